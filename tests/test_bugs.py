@@ -87,14 +87,14 @@ def test_relative_run_directory_differed_in_every_process(tmp_path, monkeypatch)
 
 def test_client_weighed_as_much_as_its_shard() -> None:
     # The weight of a subset was the sum over the whole shard: all clients of a shard had the same share.
-    own = as_only_shard(algorithm_contract.parts_of(90)[0], algorithm_contract.objective().criterion())
+    own = as_only_shard(algorithm_contract.shards_of(90)[0], algorithm_contract.objective().criterion())
     weights = torch.from_numpy(algorithm_contract.data()["w"])
     assert mass_of(own.subset(torch.arange(10), (10,))) == pytest.approx(float(weights[:10].sum()))
 
 
 def test_failed_line_search_forgot_its_best_point() -> None:
     # Its name was never written: the run repeated the search, or ended with worse weights than it had evaluated.
-    algorithm, (shard,) = LBFGS(maxls=1), algorithm_contract.parts_of(90)
+    algorithm, (shard,) = LBFGS(maxls=1), algorithm_contract.shards_of(90)
     _, state = algorithm_contract.states(algorithm, [shard], 1)
     trial = state["iterate"]["x"] + 1e-6 * state["direction"]  # better, but not by enough
     state = {**state, "trial": trial, "search": {**state["search"], "t": 1e-6}}
@@ -107,7 +107,7 @@ def test_failed_line_search_forgot_its_best_point() -> None:
 def test_quadratic_loss_was_not_quadratic_at_its_minimum() -> None:
     # Tolerances were relative to the first gradient. At the minimum both are rounding, and the loss was rejected.
     algorithm = ConsensusADMM(solver=ConjugateGradient(), abs_tol=0, rel_tol=0)
-    found = algorithm_contract.states(algorithm, algorithm_contract.parts_of(90), 60)
+    found = algorithm_contract.states(algorithm, algorithm_contract.shards_of(90), 60)
     assert found[-1]["round"] == 59
 
 

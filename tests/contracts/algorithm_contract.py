@@ -58,7 +58,7 @@ def jobs(num_shards: int) -> InlineTaskRunner:
     return InlineTaskRunner(ShardedData(data(), COLUMNS, num_shards))
 
 
-def parts_of(*sizes: int) -> list[Shard]:
+def shards_of(*sizes: int) -> list[Shard]:
     """The first rows of the data, by sizes of shards."""
     table = pa.table({name: list(array) for name, array in data().items()})
     ends = np.cumsum(sizes).tolist()
@@ -141,7 +141,7 @@ class AlgorithmContract:
         packed = pack_state(whole[0])
         assert pack_state(unpack_state(packed)) == packed
         objective().build().load_state_dict(whole[0]["weights"])
-        after = states(self.algorithm, parts_of(30, 30, 30), ROUNDS)
+        after = states(self.algorithm, shards_of(30, 30, 30), ROUNDS)
         vector = sum(tensor.nbytes for tensor in after[-1]["weights"].values())
         sizes = [len(pack_state(to_send(self.algorithm, state))) for state in after[2:]]
         assert max(sizes) - min(sizes) < vector
@@ -172,10 +172,10 @@ class AlgorithmContract:
             assert torch.equal(reduce(*pieces)[name], both[name].reshape(-1)[:1])
 
     def test_empty_parts_make_no_difference(self):
-        one, other = (states(self.algorithm, parts_of(*sizes), 4)[-1] for sizes in ((45, 45), (45, 45, 0)))
+        one, other = (states(self.algorithm, shards_of(*sizes), 4)[-1] for sizes in ((45, 45), (45, 45, 0)))
         for name, tensor in one["weights"].items():
             assert torch.allclose(other["weights"][name], tensor, rtol=1e-9, atol=1e-12), name
-        first, *_, last = states(self.algorithm, parts_of(0, 1, 0, 1, 1), 4)
+        first, *_, last = states(self.algorithm, shards_of(0, 1, 0, 1, 1), 4)
         assert all(bool(torch.isfinite(tensor).all()) for tensor in last["weights"].values())
         assert not torch.equal(last["weights"]["weight"], first["weights"]["weight"])
 

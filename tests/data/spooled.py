@@ -29,7 +29,7 @@ def largest_file(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def parts_of(tables, columns, *, batch_rows=100):
+def shards_of(tables, columns, *, batch_rows=100):
     """A shard for each table, as the workers of a gang agree on them."""
     spools = [spooled(columns, table.to_batches(max_chunksize=batch_rows)) for table in tables]
     rows = tuple(spool.rows for spool in spools)

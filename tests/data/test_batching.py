@@ -19,7 +19,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loss import Criterion
-from tests.data.spooled import cut, parts_of, shuffled
+from tests.data.spooled import cut, shards_of, shuffled
 
 ID = InputColumn("id", "int64")
 INPUTS = (InputColumn("row"), InputColumn("x"))
@@ -50,7 +50,7 @@ def table(rows):
 
 def shards(sizes, columns=PLAIN, *, arrival=None):
     tables = cut(table(sum(sizes)), sizes)
-    return parts_of([each if arrival is None else shuffled(each, arrival) for each in tables], columns)
+    return shards_of([each if arrival is None else shuffled(each, arrival) for each in tables], columns)
 
 
 def weighted(found, criterion=None):
@@ -178,7 +178,7 @@ WIDE = [pa.int16(), pa.int32(), pa.uint16(), pa.uint32(), pa.uint64(), pa.int64(
 @pytest.mark.parametrize(("kind", "dtype"), [*((kind, torch.int64) for kind in WIDE), *OTHERS.items()], ids=str)
 def test_dtypes_of_batches(kind, dtype):
     given = pa.table({"x": pa.array([0, 1, 1, 0, 1]).cast(kind)})
-    found = parts_of([given], Columns((InputColumn("x"),), target=InputColumn("x")))
+    found = shards_of([given], Columns((InputColumn("x"),), target=InputColumn("x")))
     (batches,) = epoch_of(found, Plan((5,), 2, shuffle=False))
     assert {batch.inputs[0].dtype for batch in batches} == {dtype}
     assert torch.cat([batch.inputs[0] for batch in batches]).tolist() == [0, 1, 1, 0, 1]
@@ -194,10 +194,10 @@ def test_largest_shard_gathers_no_more_than_others(monkeypatch):
 
 def test_flags_of_arrays_of_length_1_split_rows():
     columns = Columns(INPUTS[1:], validation=InputColumn("v", "bool"))
-    (found,) = parts_of([pa.table({"x": [1, 2, 3], "v": [[False], [True], [False]]})], columns)
+    (found,) = shards_of([pa.table({"x": [1, 2, 3], "v": [[False], [True], [False]]})], columns)
     assert [positions.tolist() for positions in found.split()] == [[0, 2], [1]]
     with pytest.raises(InvalidInput, match=r"column 'v' has rows of shape \(2,\); expected \(\)"):
-        parts_of([pa.table({"x": [1], "v": [[False, True]]})], columns)
+        shards_of([pa.table({"x": [1], "v": [[False, True]]})], columns)
 
 
 @pytest.mark.parametrize("ragged", ["offsets", "padded"])
@@ -228,7 +228,7 @@ def test_iteration_leaves_no_thread(end):
 
 
 def test_invalid_shards_and_plans_raise():
-    (negative,) = parts_of(
+    (negative,) = shards_of(
         [pa.table({"x": [1.0, 2.0], "w": [1.0, -0.5]})], Columns(INPUTS[1:], weight=InputColumn("w"))
     )
     first = shards((5, 0))[0]

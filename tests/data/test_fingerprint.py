@@ -13,7 +13,7 @@ from sparkdl.data import fingerprint as module
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.fingerprint import Fingerprint, fingerprint, total
 from sparkdl.data.shard import Shard
-from tests.data.spooled import parts_of, shuffled
+from tests.data.spooled import shards_of, shuffled
 
 ROWS = 500
 COLUMNS = Columns(
@@ -37,7 +37,7 @@ def table(**changes):
 
 
 def of(rows, columns=COLUMNS):
-    (shard,) = parts_of([rows], columns, batch_rows=77)
+    (shard,) = shards_of([rows], columns, batch_rows=77)
     return fingerprint(shard)
 
 

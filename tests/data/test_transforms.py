@@ -18,7 +18,7 @@ from sparkdl.data.sampler import Plan
 from sparkdl.data.transforms import Transforms, collated
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loss import Criterion
-from tests.data.spooled import cut, parts_of
+from tests.data.spooled import cut, shards_of
 
 SIZES = (37, 0, 12)
 COLUMNS = Columns(
@@ -29,7 +29,7 @@ COLUMNS = Columns(
 def shards():
     rows = np.arange(sum(SIZES))
     data = {"id": rows, "x": rows / 1.0, "y": rows % 3, "tokens": [list(range(row % 4)) for row in rows]}
-    return parts_of(cut(pa.table(data), SIZES), COLUMNS)
+    return shards_of(cut(pa.table(data), SIZES), COLUMNS)
 
 
 def epoch_of(transforms, *, epoch=0, start=0, seed=0):

@@ -121,11 +121,11 @@ def own_loop(execute, folder, spark):
     from sparkdl.cluster.group.rendezvous import RendezvousResult, RendezvousSpec, join
     from sparkdl.data.batching import Batcher
     from sparkdl.data.sampler import Plan
-    from tests.data.spooled import parts_of
+    from tests.data.spooled import shards_of
 
     columns = Columns(inputs=(InputColumn("features"),), target=InputColumn("label"), weight=InputColumn("weight"))
     rows = table().select(["features", "label"])
-    (shard,) = parts_of([rows.append_column("weight", pa.array([1.0] * rows.num_rows))], columns)
+    (shard,) = shards_of([rows.append_column("weight", pa.array([1.0] * rows.num_rows))], columns)
     alone = RendezvousResult([{"host": "here", "address": "127.0.0.1"}], None)
     kinds = (SparkCluster, Batcher, Plan, Fabric, TorchElasticEnvironment)
     with join(RendezvousSpec(0, 1, "own-loop", 0, "127.0.0.1"), alone) as world:

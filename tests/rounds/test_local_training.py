@@ -14,7 +14,7 @@ from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.training.objective import Objective
-from tests.contracts.algorithm_contract import data, parts_of, states
+from tests.contracts.algorithm_contract import data, shards_of, states
 
 RATE = 0.05
 ROUNDS = 4
@@ -47,7 +47,7 @@ def test_scheduler_steps_once_per_round_and_every_step_is_clipped():
     """The scheduler steps neither once per step, of which a round has six, nor once per epoch."""
     halved = partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
     algorithm = ParallelSGD(rounds=ROUNDS, epochs=2, shard_batch_size=30)
-    first, *others = states(algorithm, parts_of(90), ROUNDS, objective(scheduler=halved, max_grad_norm=0.5))
+    first, *others = states(algorithm, shards_of(90), ROUNDS, objective(scheduler=halved, max_grad_norm=0.5))
     x = vector(first["weights"])
     for number, state in enumerate(others):
         for rows in steps(number, 30, 2):
@@ -59,7 +59,7 @@ def test_scheduler_steps_once_per_round_and_every_step_is_clipped():
 
 @pytest.mark.parametrize(("most", "strength"), [(0.25, 0.0), (0.25, 4.0), (100.0, 0.0)])
 def test_gradient_is_clipped_with_its_pull(most, strength):
-    minimised, [shard] = objective(max_grad_norm=most), parts_of(90)
+    minimised, [shard] = objective(max_grad_norm=most), shards_of(90)
     torch.manual_seed(0)
     module = minimised.build()
     before = vector(module.state_dict())

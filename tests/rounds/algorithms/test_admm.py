@@ -17,7 +17,7 @@ from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.local_solvers import ConjugateGradient, NewtonCG
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L1, L2
-from tests.contracts.algorithm_contract import data, jobs, objective, parts_of, states
+from tests.contracts.algorithm_contract import data, jobs, objective, shards_of, states
 
 SIZES = (20, 30, 40)
 
@@ -38,7 +38,7 @@ def test_one_shard_is_proximal_point_algorithm():
     """z' = argmin f(x) + rho/2 ||x - z||^2: with one shard, no penalty and no over-relaxation, u stays 0."""
     a, b = matrices()
     algorithm = ConsensusADMM(rho=0.7, solver=ConjugateGradient(), alpha=1.0, adapt_rounds=0)
-    _, *found = [flat(state) for state in states(algorithm, parts_of(90), 6)]
+    _, *found = [flat(state) for state in states(algorithm, shards_of(90), 6)]
     for z, after in itertools.pairwise(found):
         assert np.allclose(after, np.linalg.solve(a + 0.7 * np.eye(5), b + 0.7 * z), atol=1e-10)
 
@@ -77,7 +77,7 @@ def test_rounds_equal_equations(rho, balance, way):
     """Three shards with over-relaxation, a penalty, and a rho that adapts at first."""
     options = {"mu": balance, "tau": 1.7, "adapt_rounds": 12, "abs_tol": 1e-3, "rel_tol": 1e-3}
     algorithm = ConsensusADMM(rho=rho, solver=ConjugateGradient(), prox=L1(0.2), **options)
-    _, first, *others = states(algorithm, parts_of(*SIZES), 31)
+    _, first, *others = states(algorithm, shards_of(*SIZES), 31)
     assert (algorithm.metrics(first), first["shards"], first["round"]) == ({}, 3, 0)  # this round weighs the rows
     assert first["mass"] == pytest.approx(data()["w"].sum())
     expected = list(in_numpy(algorithm, flat(first), 30))
@@ -104,7 +104,7 @@ def test_rounds_equal_equations(rho, balance, way):
 )
 def test_least_sum_of_residuals_halves_in_ten_rounds(algorithm, minimised):
     """It may rise from one round to the next."""
-    _, _, *others = states(algorithm, parts_of(*SIZES), 41, minimised)
+    _, _, *others = states(algorithm, shards_of(*SIZES), 41, minimised)
     least = np.minimum.accumulate([row["primal"] + row["dual"] for row in map(algorithm.metrics, others)])
     assert (least[10:] < least[:-10] / 2).all()
 
@@ -128,6 +128,6 @@ def test_every_solver_converges_to_normal_equations(tmp_path, solver, prox):
 
 def test_shard_without_rows_is_outside_consensus():
     algorithm = ConsensusADMM(solver=ConjugateGradient())
-    one, other = (states(algorithm, parts_of(*sizes), 6)[1:] for sizes in ((40, 50), (40, 50, 0)))
+    one, other = (states(algorithm, shards_of(*sizes), 6)[1:] for sizes in ((40, 50), (40, 50, 0)))
     assert [state["row"] for state in one] == [state["row"] for state in other]
     assert other[-1]["shards"] == 2

@@ -14,7 +14,7 @@ from sparkdl.rounds.algorithms.lbfgs import LBFGS, two_loops
 from sparkdl.rounds.line_search import C1, C2, Point, Search, begin, observe
 from sparkdl.rounds.loop import Round, Rounds
 from sparkdl.rounds.parameters import flatten
-from tests.contracts.algorithm_contract import InlineTaskRunner, data, jobs, objective, parts_of, states
+from tests.contracts.algorithm_contract import InlineTaskRunner, data, jobs, objective, shards_of, states
 
 # Each is a function and its slope.
 FUNCTIONS = {
@@ -142,7 +142,7 @@ def test_search_without_result_stops_at_start():
 
 def test_step_of_infinite_loss_is_shortened():
     """The loss is infinite on one of the shards."""
-    algorithm, shards = LBFGS(), parts_of(45, 45)
+    algorithm, shards = LBFGS(), shards_of(45, 45)
     first, second = states(algorithm, shards, 1)
     far = {**second, "trial": second["trial"] + 1e200}
     after = algorithm.apply(

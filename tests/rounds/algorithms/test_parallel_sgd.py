@@ -19,13 +19,13 @@ from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.local_solvers import LocalSGDSolver, NewtonCG
 from sparkdl.rounds.loop import Rounds
-from tests.contracts.algorithm_contract import COLUMNS, data, jobs, objective, parts_of, states
+from tests.contracts.algorithm_contract import COLUMNS, data, jobs, objective, shards_of, states
 
 
 @pytest.mark.parametrize("weighted", [True, False])
 def test_shards_count_by_mass_of_their_rows(weighted):
     """A shard without rows counts nothing."""
-    algorithm, shards = ParallelSGD(weighted=weighted), parts_of(60, 0, 30)
+    algorithm, shards = ParallelSGD(weighted=weighted), shards_of(60, 0, 30)
     first, last = states(algorithm, shards, 1)
     w = data()["w"]
     shares = np.array([w[:60].sum(), 0.0, w[60:].sum()] if weighted else [1.0, 0.0, 1.0])
@@ -48,7 +48,7 @@ def test_average_rounds_integers_and_keeps_absent_tensors():
 
 def test_batch_norm_statistics_are_averaged():
     wanted = replace(objective(), model=lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1)))
-    first, last = states(ParallelSGD(shard_batch_size=10), parts_of(45, 45), 1, wanted)
+    first, last = states(ParallelSGD(shard_batch_size=10), shards_of(45, 45), 1, wanted)
     assert not torch.equal(first["weights"]["0.running_mean"], last["weights"]["0.running_mean"])
     assert last["weights"]["0.num_batches_tracked"].item() == 5
 
