@@ -19,7 +19,7 @@ from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.params import OutputParams
 from sparkdl.ml.persistence.architecture import load_architecture, save_architecture
-from sparkdl.ml.persistence.export import Signature, as_program
+from sparkdl.ml.persistence.export import Program, Signature, examples, export
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
 from sparkdl.spark.jvm import qualify
 from sparkdl.training.objective import ModelFactory
@@ -104,7 +104,14 @@ class TorchModel(OutputParams, Saveable, Model):
         files.write(root, self._program())
 
     def _program(self) -> bytes:
-        return as_program(self._factory, self._weights, self._signature, self.module)
+        if isinstance(self._factory, Program) and not self._weights:
+            return self._factory.archive
+        if self._signature is None:
+            raise InvalidInput(
+                "the model cannot be exported: the shapes and types of its inputs are not known. Expected a model that "
+                "was trained, or TorchModel(signature=...)."
+            )
+        return export(self.module(), examples(self._signature))
 
     def _scorer(self) -> Scorer:
         floating = "float64" if self._precision == "fp64" else "float32"

@@ -49,8 +49,6 @@ def batch_rows(
 
 def batches(rows: int, most: int) -> Iterator[slice]:
     """Cut ``rows`` rows into the fewest batches of at most ``most`` rows, of nearly equal sizes."""
-    first = 0
-    for left in range(-(-rows // most), 0, -1):
-        size = -(-(rows - first) // left)
-        yield slice(first, first + size)
-        first += size
+    count = -(-rows // most)
+    bounds = [-(-rows * index // count) for index in range(count + 1)] if count else []
+    yield from map(slice, bounds, bounds[1:])

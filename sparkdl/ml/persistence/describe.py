@@ -36,7 +36,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_pieces
 from sparkdl.ml.persistence import code
 from sparkdl.ml.persistence.formatting import format_full_value, is_opaque
-from sparkdl.ml.persistence.nested_params import aliases, is_default_seed, params_in
+from sparkdl.ml.persistence.nested_params import aliases, params_in
 
 _SCALARS = (bool, int, float, complex, str, bytes, range, type(None), Enum, dtype, np.generic)
 _NUMBERS = (Tensor, np.ndarray, Matrix)
@@ -75,10 +75,12 @@ class Describer:
 
     def values(self, params: Params) -> dict[str, Any]:
         """Return the values of the Params that count, by name; of a fitted pipeline also its stages."""
-        defined = sorted(param.name for param in params.params if params.isDefined(param))
-        counted = [name for name in defined if not is_default_seed(params, name) and self.counts(params, name)]
-        stages = {"stages": params.stages} if isinstance(params, PipelineModel) else {}
-        return {**{name: params.getOrDefault(name) for name in counted}, **stages}
+        names = {param.name for param in params.params if params.isDefined(param)}
+        # pyspark.ml's default seed, a hash of the class name, differs between processes.
+        if "seed" in names and not params.isSet("seed") and params.getOrDefault("seed") == hash(type(params).__name__):
+            names.remove("seed")
+        values = {name: params.getOrDefault(name) for name in sorted(names) if self.counts(params, name)}
+        return values | ({"stages": params.stages} if isinstance(params, PipelineModel) else {})
 
     def text(self, value: Any) -> str:
         """Format a value on one line, without uids."""

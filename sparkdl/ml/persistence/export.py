@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,19 +173,3 @@ def _close(one: object, other: object) -> bool:
 
 def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def as_program(factory: Any, weights: bytes, signature: Signature | None, module: Callable[[], nn.Module]) -> bytes:
-    """Export a model as a torch.export archive; ``module`` makes the trained module.
-
-    Raises:
-        InvalidInput: the signature is unknown, or torch cannot export the module.
-    """
-    if isinstance(factory, Program) and not weights:
-        return factory.archive
-    if signature is None:
-        raise InvalidInput(
-            "the model cannot be exported: the shapes and types of its inputs are not known. Expected a model that "
-            "was trained, or TorchModel(signature=...)."
-        )
-    return export(module(), examples(signature))

@@ -45,8 +45,3 @@ def aliases(*roots: Params) -> dict[str, str]:
     for params in (inner for root in roots for inner in within(root)):
         uids.setdefault(params.uid, f"{type(params).__name__}#{len(uids)}")
     return uids
-
-
-def is_default_seed(params: Params, name: str) -> bool:
-    """Return whether a Param has pyspark.ml's default seed, a hash of the class name that differs between processes."""
-    return name == "seed" and not params.isSet(name) and params.getOrDefault(name) == hash(type(params).__name__)

@@ -16,9 +16,9 @@ from sparkdl.ml.inference.scorer import score
     [(1100, 1000, [550, 550]), (7, 3, [3, 2, 2]), (6, 3, [3, 3]), (1, 512, [1]), (0, 512, []), (3, 1, [1, 1, 1])],
 )
 def test_batches_are_few_and_equal(rows, most, sizes):
-    found = list(batches(rows, most))
-    assert [each.start for each in found] == [0, *(each.stop for each in found)][:-1]
-    assert [each.stop - each.start for each in found] == sizes
+    pieces = list(batches(rows, most))
+    assert [piece.start for piece in pieces] == [0, *(piece.stop for piece in pieces)][:-1]
+    assert [piece.stop - piece.start for piece in pieces] == sizes
 
 
 def test_largest_tensor_bounds_the_rows():
@@ -37,8 +37,8 @@ def test_model_is_measured_once():
             sizes.append(len(x))
             return x.expand(len(x), 1 << 16).sum(1)  # 256 KiB a row
 
-    loaded, x = CachedModel(Wide()), torch.ones(70, 1)
+    loaded, x = CachedModel(Wide()), torch.arange(70.0).unsqueeze(1)
     for _ in range(2):
-        assert torch.equal(score(loaded, (x,)), torch.full((70,), float(1 << 16)))
+        assert torch.equal(score(loaded, (x,)), torch.arange(70.0) * (1 << 16))
     assert loaded.rows == BUDGET // (1 << 18) == 32
     assert sizes == [8, 24, 23, 23, 24, 23, 23]

@@ -26,9 +26,9 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.inference.broadcast import ModelBroadcast
-from sparkdl.ml.inference.model_cache import CachedModel, ModelCache
+from sparkdl.ml.inference.model_cache import ModelCache
 from sparkdl.ml.inference.outputs import Outputs
-from sparkdl.ml.inference.scorer import Scorer, score
+from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.model import TorchModel
 from tests.ml import nets
 from tests.sessions import frame
@@ -105,13 +105,6 @@ def test_thresholds_divide_probabilities(scores, thresholds, expected):
     np.testing.assert_array_equal(arrays.field("prediction").to_numpy(), [expected])
     with pytest.raises(InvalidInput, match=r"thresholds has 1 numbers, .* [23] classes"):
         Outputs("classifier", (1.0,)).arrays(torch.tensor(np.array(scores)))
-
-
-@pytest.mark.parametrize("rows", [1, 3, 10, 100])
-def test_batches_of_a_score_follow_each_other(rows):
-    x = torch.randn(rows, 3)
-    with torch.no_grad():
-        torch.testing.assert_close(score(CachedModel(nets.scores().eval(), rows=3), (x,)), nets.scores()(x))
 
 
 class Pair(nn.Linear):

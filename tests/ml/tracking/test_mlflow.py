@@ -104,30 +104,10 @@ def test_rounds_and_names_that_mlflow_does_not_allow(store):
     assert logged.info.run_name == "TorchClassifier run"
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [("WorkerFailed: out of memory", "FAILED"), ("Stopped: saved at step 3", "KILLED"), (None, "FINISHED")],
-)
-def test_status_follows_the_fit(store, error, status):
-    run = FakeRun(MLflow("digits", store))
-    run.rows(epoch(1))
-    run.end(error=error)
+def test_stopped_fit_is_killed(store):
+    FakeRun(MLflow("digits", store)).end(error="Stopped: saved at step 3")
     (logged,) = runs(store)
-    assert (logged.info.status, logged.data.tags.get("sparkdl.error")) == (status, error)
-    assert len(json.loads(artifact(logged, "history.json"))) == 1
-
-
-def test_resumed_fit_is_another_run_with_all_rows(store, tmp_path):
-    Run(str(tmp_path)).save("config", CONFIGURATION)
-    for rows, restored in (((epoch(1), epoch(2)), ()), ((epoch(3),), (epoch(1), epoch(2)))):
-        run = FakeRun(MLflow("digits", store), directory=str(tmp_path))
-        run.restored(*restored)
-        run.rows(*rows)
-        run.end([*restored, *rows])
-    first, second = runs(store)
-    assert curve(store, first, "loss") == [(1, 1.0), (2, 0.5)]
-    assert curve(store, second, "loss") == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
-    assert first.data.tags["sparkdl.runDir"] == second.data.tags["sparkdl.runDir"] == str(tmp_path)
+    assert (logged.info.status, logged.data.tags["sparkdl.error"]) == ("KILLED", "Stopped: saved at step 3")
 
 
 def test_active_run_is_used_and_not_ended(default):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.ml.tracking import TensorBoard
+from sparkdl.ml.tracking import MLflow, TensorBoard
 from tests.ml.tracking.fake_run import FakeRun, epoch
 from tests.object_store import object_store
-from tests.sessions import ROOT
 
 
 def read(folder: object) -> EventAccumulator:
@@ -35,7 +33,7 @@ def shown(folder: object, tag: str) -> list[int]:
     unpurged = EventAccumulator(str(folder), size_guidance={"scalars": 0}, purge_orphaned_data=False).Reload()
     fast: list[int] = []
     for step in (event.step for event in unpurged.Scalars(tag)):  # a step that does not grow voids later ones
-        fast = [*(each for each in fast if each < step), step]
+        fast = [*(earlier for earlier in fast if earlier < step), step]
     assert fast == [event.step for event in slow.Tensors(tag)]
     return fast
 
@@ -90,7 +88,7 @@ def test_rounds_and_metrics_of_several_numbers(tmp_path):
     assert not [tag for tag in read(tmp_path).Tags()["scalars"] if "table" in tag]
 
 
-MEMBERS = [tuple({"member": number, "loss": loss} for number in (0, 1)) for loss in (1.0, 2.0)]
+MEMBERS = [tuple({"member": number, "epoch": 3, "loss": loss} for number in (0, 1)) for loss in (1.0, 2.0)]
 NOT_FINITE = (epoch(1, math.nan), epoch(2, math.inf))
 
 
@@ -181,21 +179,13 @@ def test_invalid_folders_raise():
             FakeRun(TensorBoard(folder))
 
 
-def test_missing_extras_raise_with_the_command_that_installs_them(tmp_path):
-    script = f"""
-import sys
-from sparkdl import MLflow, TensorBoard
-from sparkdl.errors import InvalidInput
-from sparkdl.ml.tracking.tracker import TrackerList, TrackerContext
-for missing, callback in (("tensorboard", TensorBoard()), ("mlflow", MLflow())):
-    sys.modules[missing] = None
-    try:
-        TrackerList([callback], TrackerContext("run", {str(tmp_path / "run")!r}))
-    except InvalidInput as error:
-        print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    for module, extra in (("torch.utils.tensorboard", "tensorboard"), ("mlflow", "mlflow")):
-        assert f"{module} cannot be imported" in done.stdout
-        assert f"pip install 'sparkdl-torch[{extra}]'" in done.stdout
+@pytest.mark.parametrize(
+    ("module", "extra", "tracker"),
+    [("torch.utils.tensorboard", "tensorboard", TensorBoard()), ("mlflow", "mlflow", MLflow())],
+)
+def test_missing_extra_raises_with_the_command_that_installs_it(tmp_path, monkeypatch, module, extra, tracker):
+    monkeypatch.setitem(sys.modules, module, None)
+    command = rf"{module} cannot be imported.*pip install 'sparkdl-torch\[{extra}\]'"
+    with pytest.raises(InvalidInput, match=command):
+        FakeRun(tracker, directory=str(tmp_path / "run"))
     assert not Path(tmp_path, "run").exists()

@@ -48,8 +48,8 @@ def event(kind: str, rank: int = 0, step: int | None = None, **payload: Any) -> 
 def called(*events: Event, **end: Any) -> list[Any]:
     diary = Diary()
     trackers = TrackerList([diary], TrackerContext("run"))
-    for each in events:
-        trackers(each)
+    for one in events:
+        trackers(one)
     trackers.finish(**end)
     return diary.lines
 
@@ -142,5 +142,5 @@ def test_prepare_returns_the_object_that_is_called() -> None:
 def test_objects_in_the_wrong_param_raise() -> None:
     with pytest.raises(InvalidInput, match=r"trackers holds .* none of the methods"):
         TrackerList([object()], TrackerContext("run"))
-    with pytest.raises(InvalidInput, match=r"callbacks holds .*, a tracker, .* trackers=\[...\]"):
+    with pytest.raises(InvalidInput, match=r"callbacks holds .*, a tracker.* trackers=\[...\]"):
         check_callbacks([Prepares(Diary())])
