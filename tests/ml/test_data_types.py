@@ -69,8 +69,8 @@ def test_embedding_bag_learns_and_reads_empty_arrays(data):
     adam = partial(torch.optim.Adam, lr=0.05)
     model = TorchRegressor(**BAG, numWorkers=2, batchSize=8, epochs=30, optimizer=adam).fit(labelled)
     assert model.history[-1]["loss"] < model.history[0]["loss"] / 2
-    state = model.module().state_dict()["bag.weight"]
-    expected = [sum(float(state[token]) for token in row) for row in TOKENS]
+    weights = model.module().state_dict()["bag.weight"]
+    expected = [sum(float(weights[token]) for token in row) for row in TOKENS]
     np.testing.assert_allclose(predictions(model, labelled), expected, rtol=1e-4, atol=1e-5)
     hollow = data.withColumn("tokens", F.expr("if(row = 3, tokens, array())")).withColumn("y", F.lit(0.0))
     fitted = TorchRegressor(**BAG | STILL).fit(hollow)
@@ -105,11 +105,8 @@ def test_sparse_and_dense_vectors_train_the_same_weights(spark):
 
 
 def test_several_labels_lie_side_by_side(data):
-    still = partial(torch.optim.SGD, lr=0.0)
-    estimator = TorchEstimator(
-        model=nets.two_scores, loss=nn.MSELoss(), optimizer=still, inputCols=["x"], labelCol=["y", "z"], numWorkers=2
-    )
-    model = estimator.fit(data)
+    several = {"model": nets.two_scores, "inputCols": ["x"], "labelCol": ["y", "z"], "loss": nn.MSELoss()}
+    model = TorchEstimator(**several | STILL | {"batchSize": ROWS}).fit(data)
     expected = (np.square(X.sum(1)).mean() + np.square(2.0 * np.arange(ROWS)).mean()) / 2
     assert model.history[0]["loss"] == pytest.approx(expected, rel=1e-5)
     assert predictions(model, data).shape == (ROWS, 2)

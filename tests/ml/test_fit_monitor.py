@@ -78,23 +78,23 @@ def jobs(spark: Any) -> list[str]:
 
 def test_events_of_a_gang(spark, data, tmp_path, capsys):
     diary, run = Diary(), tmp_path / "one"
-    given = {"validationIndicatorCol": "valid", "runDir": str(run), "trackers": [diary], "logLevel": "info"}
+    settings = {"validationIndicatorCol": "valid", "runDir": str(run), "logLevel": "info"}
     spark.sparkContext.setJobDescription("mine")
     try:
-        fitted = classifier(**given, callbacks=[Talks()]).fit(data)
+        fitted = classifier(**settings, trackers=[diary], callbacks=[Talks()]).fit(data)
         assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
     finally:
         spark.sparkContext.setJobDescription(None)
-    assert [each for each in jobs(spark) if each.startswith("TorchClassifier one, attempt 0: 2 ")]
+    assert any(job.startswith("TorchClassifier one, attempt 0: 2 ") for job in jobs(spark))
     events = read_events(run / "events")
     assert payloads(events, "epoch") == fitted.history
     steps = [payloads(events, "step", rank) for rank in (0, 1)]
-    for told, phases in zip(steps, fitted.report["phases_by_rank"], strict=True):
-        assert sum(each["steps"] for each in told) == fitted.history[-1]["step"]
+    for of_rank, phases in zip(steps, fitted.report["phases_by_rank"], strict=True):
+        assert sum(step["steps"] for step in of_rank) == fitted.history[-1]["step"]
         for phase, seconds in phases.items():
-            assert seconds == pytest.approx(sum(each["seconds"].get(phase, 0.0) for each in told), abs=1e-4)
-    assert sum(each["rows"] for told in steps for each in told) == fitted.history[-1]["samples"]
-    assert sum(each["bytes"] for told in steps for each in told) == fitted.report["bytes"]
+            assert seconds == pytest.approx(sum(step["seconds"].get(phase, 0.0) for step in of_rank), abs=1e-4)
+    assert sum(step["rows"] for step in steps[0] + steps[1]) == fitted.history[-1]["samples"]
+    assert sum(step["bytes"] for step in steps[0] + steps[1]) == fitted.report["bytes"]
     assert (fitted.report["events"], fitted.report["events_dropped"]) == (len(events), 0)
     assert {"begin", "attempt", "started", "span", "progress", "finished", "outcome", "end"} <= {e.kind for e in events}
     timeline = json.loads((run / "timeline.json").read_text())
@@ -106,21 +106,18 @@ def test_events_of_a_gang(spark, data, tmp_path, capsys):
     assert {host.partition(" (")[0] for host in hosts} == {"driver", "rank 0", "rank 1"}
     assert json.loads((run / "report.json").read_text()) == fitted.report
     assert Path(fitted.report.html()).read_text().count("rank 1") > 0
-    assert diary.lines == [
-        ("start", "TorchClassifier"),
-        *(("epoch", row) for row in fitted.history),
-        ("end", None, fitted),
-    ]
-    shown = capsys.readouterr().err
+    epochs = [("epoch", row) for row in fitted.history]
+    assert diary.lines == [("start", "TorchClassifier"), *epochs, ("end", None, fitted)]
+    logs = capsys.readouterr().err
     for rank in (0, 1):
-        assert f"[rank {rank}, {socket.gethostname()}] printed by {rank} after 1" in shown
-        assert f"[rank {rank}, {socket.gethostname()}] WARNING app: logged by {rank} after 1" in shown
+        assert f"[rank {rank}, {socket.gethostname()}] printed by {rank} after 1" in logs
+        assert f"[rank {rank}, {socket.gethostname()}] WARNING app: logged by {rank} after 1" in logs
 
     before = sorted((run / "events").iterdir())
     with pytest.raises(InvalidInput):
-        classifier(**given | {"trackers": []}, maxGradNorm=1.0).fit(data)  # another run
+        classifier(**settings, maxGradNorm=1.0).fit(data)  # another run
     assert sorted((run / "events").iterdir()) == before
-    resumed = classifier(**given | {"trackers": []}, epochs=4).fit(data)
+    resumed = classifier(**settings, epochs=4).fit(data)
     assert payloads(read_events(run / "events"), "epoch") == resumed.history
     assert len(resumed.history) == 4
 
@@ -132,9 +129,9 @@ def test_slow_worker_is_named_and_warnings_are_shown(data, capsys):
     assert "Rank 1 on" in report["verdict"]
     assert "most of it in forward" in report["verdict"]
     assert "Exchange-bound" not in report["verdict"]
-    shown = capsys.readouterr().err
-    assert "WARNING app: logged by 1 after 1" in shown
-    assert "] printed by" not in shown
+    logs = capsys.readouterr().err
+    assert "WARNING app: logged by 1 after 1" in logs
+    assert "] printed by" not in logs
 
 
 @pytest.mark.slow
@@ -146,7 +143,7 @@ def test_unreachable_driver_costs_no_event(data, tmp_path, monkeypatch, strategy
     events = read_events(tmp_path / "events")
     assert all(event.received is None for event in events if event.rank >= 0 and event.kind != "outcome")
     for rank in (0, 1):
-        assert sum(each["rows"] for each in payloads(events, "step", rank)) > 0
+        assert sum(step["rows"] for step in payloads(events, "step", rank)) > 0
     if strategy is None:
         assert payloads(events, "epoch") == fitted.history
     valid(json.loads((tmp_path / "timeline.json").read_text()))
@@ -170,9 +167,9 @@ def test_events_of_rounds(spark, data, tmp_path):
     for shard in (0, 1):
         spans = payloads(events, "span", shard)
         assert [span["round"] for span in spans if span["name"] == "round"] == [1, 2]
-        told = payloads(events, "step", shard)
-        assert sum(each["rows"] for each in told) == 2 * 2 * fitted.report["rows_by_part"][shard]
-        assert {"forward", "backward", "update"} <= {phase for each in told for phase in each["seconds"]}
+        steps = payloads(events, "step", shard)
+        assert sum(step["rows"] for step in steps) == 2 * 2 * fitted.report["rows_by_part"][shard]
+        assert {"forward", "backward", "update"} <= {phase for step in steps for phase in step["seconds"]}
     assert [payload["round"] for payload in payloads(events, "round")] == [1, 2]
     assert [line[0] for line in diary.lines] == ["start", "epoch", "epoch", "end"]
     assert "begin" in {event.kind for event in events}
