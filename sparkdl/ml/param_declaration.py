@@ -100,9 +100,9 @@ param = Declared  # a declaration reads as a function of its arguments
 def with_default(declared: Param[Any], default: Any) -> Declared:
     """Copy a declaration with another default, for the body of a subclass."""
     assert isinstance(declared, Declared)
-    other = copy.copy(declared)
-    other.default = default
-    return other
+    changed = copy.copy(declared)
+    changed.default = default
+    return changed
 
 
 def own_params(cls: type) -> list[Declared]:

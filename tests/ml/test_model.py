@@ -24,8 +24,8 @@ FLOAT = torch.from_numpy(X).float()
 
 def model(factory, kind="estimator", **others):
     params = {name: others.pop(name) for name in list(others) if name.endswith(("Col", "Cols"))}
-    made = TorchModel(factory=factory, weights=pack(factory().to(others.pop("dtype", None))), kind=kind, **others)
-    return made._set(**{"inputCols": ["x"]} | params)
+    trained = TorchModel(factory=factory, weights=pack(factory().to(others.pop("dtype", None))), kind=kind, **others)
+    return trained._set(**{"inputCols": ["x"]} | params)
 
 
 def features(**others):
@@ -93,16 +93,16 @@ def test_models_are_in_evaluation_mode_for_any_number_of_rows(spark):
 
 @pytest.mark.parametrize("kind", ["classifier", "regressor", "estimator"])
 def test_partitions_without_rows(spark, kind):
-    made = model(nets.scores if kind == "classifier" else nets.Line, kind, scalar=kind == "estimator")
-    assert made.transform(features().where("row < 0")).collect() == []
-    assert made.transform(spark.createDataFrame([], "x array<float>")).collect() == []
-    assert len(made.transform(features().where("row = 7").repartition(4)).collect()) == 1
+    trained = model(nets.scores if kind == "classifier" else nets.Line, kind, scalar=kind == "estimator")
+    assert trained.transform(features().where("row < 0")).collect() == []
+    assert trained.transform(spark.createDataFrame([], "x array<float>")).collect() == []
+    assert len(trained.transform(features().where("row = 7").repartition(4)).collect()) == 1
 
 
 def test_names_of_columns(spark):
-    made = model(nets.scores, "classifier", rawPredictionCol="", probabilityCol="a.b c", predictionCol="class")
-    assert made.transform(features()).columns == ["row", "x", "a.b c", "class"]
-    assert made.transform(features(), {made.predictionCol: "other"}).columns == ["row", "x", "a.b c", "other"]
+    trained = model(nets.scores, "classifier", rawPredictionCol="", probabilityCol="a.b c", predictionCol="class")
+    assert trained.transform(features()).columns == ["row", "x", "a.b c", "class"]
+    assert trained.transform(features(), {trained.predictionCol: "other"}).columns == ["row", "x", "a.b c", "other"]
     for name in ("a.b", "a b", "a`b"):
         data = features().withColumnRenamed("x", name).withColumn("c.d", F.lit("kept"))
         scored = model(nets.Line, "regressor", inputCols=[name]).transform(data)
@@ -113,14 +113,14 @@ def test_names_of_columns(spark):
 def test_invalid_columns_raise_before_any_job(spark):
     line = model(nets.Line, "regressor")
     same = model(nets.scores, "classifier", predictionCol="p", probabilityCol="p")
-    for made, data, message in (
+    for trained, data, message in (
         (line, features(prediction=X[:, 0]), "column 'prediction'"),
         (same, features(), "set probabilityCol to another name"),
         (line, features().drop("x"), "no column 'x'; the data has 'row'"),
         (line, features().withColumn("x", F.lit("a")), "column 'x' has type string"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            made.transform(data)
+            trained.transform(data)
 
 
 def test_only_input_columns_reach_python(spark, tmp_path):

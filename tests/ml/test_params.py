@@ -90,7 +90,7 @@ def trained(**values: Any) -> TorchModel:
 
 ESTIMATORS = (TorchEstimator, TorchClassifier, TorchRegressor)
 REQUIRED = {TorchEstimator: {"model", "loss"}, TorchClassifier: {"model"}, TorchRegressor: {"model"}, TorchModel: set()}
-each = pytest.mark.parametrize("make", [*ESTIMATORS, trained])
+each_kind = pytest.mark.parametrize("make", [*ESTIMATORS, trained])
 
 
 def values_of(make: Any) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def state(instance: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return tuple({param.name: values[param] for param in instance.params if param in values} for values in maps)
 
 
-@each
+@each_kind
 def test_defaults(make):
     instance = make()
     assert {param.name for param in instance.params if not instance.hasDefault(param)} == REQUIRED[type(instance)]
@@ -117,7 +117,7 @@ def test_defaults(make):
         assert (type(optimizer), optimizer.defaults["lr"]) == (torch.optim.Adam, 1e-3)
 
 
-@each
+@each_kind
 @pytest.mark.parametrize("values", [lambda make: {}, values_of], ids=["defaults", "set"])
 def test_declarations_and_explanations(make, values):
     instance = make(**values(make))
@@ -143,7 +143,7 @@ def test_explanation():
     assert estimator.explainParam("model").endswith(" (undefined)")
 
 
-@each
+@each_kind
 def test_all_ways_to_set_a_param_agree(make):
     for name, value in values_of(make).items():
         by_setter, by_param = make(), make()
@@ -161,7 +161,7 @@ def test_all_ways_to_set_a_param_agree(make):
     assert same(state(full)[1], state(make())[1])
 
 
-@each
+@each_kind
 def test_none_turns_off_only_params_whose_doc_mentions_it(make):
     instance = make(**values_of(make))
     for param in instance.params:
@@ -258,14 +258,14 @@ def test_contradicting_columns_raise(estimator, message):
         estimator.read_columns()
 
 
-@each
+@each_kind
 def test_copies_share_no_param_maps(make):
     instance = make(**values_of(make))
     before, extra = state(instance), {instance.predictionCol: "other", instance.thresholds: [0.1, 0.9]}
     copied, changed = instance.copy(), instance.copy(extra)
-    for other in (copied, changed):
-        assert (type(other), other.uid) == (type(instance), instance.uid)
-        assert {param.parent for param in other.params} == {instance.uid}
+    for instance_copy in (copied, changed):
+        assert (type(instance_copy), instance_copy.uid) == (type(instance), instance.uid)
+        assert {param.parent for param in instance_copy.params} == {instance.uid}
     assert same(state(copied), before)
     assert same(state(changed)[0], before[0] | {"predictionCol": "other", "thresholds": [0.1, 0.9]})
     changed.setCollate(None).clear(changed.columnSpecs)
@@ -288,14 +288,14 @@ def spoil(instance: Any, read: Any) -> None:
             value["more"] = "more"
 
 
-@each
+@each_kind
 @pytest.mark.parametrize("values", [lambda make: {}, values_of], ids=["defaults", "set"])
 def test_change_in_place_stays_in_one_instance(make, values):
     instance, arguments = make(**values(make)), values_of(make)
     before, fresh, unchanged = deepcopy((state(instance), state(make()), arguments))
     spoil(instance, got)
-    for other in (instance.copy(), instance.copy({instance.predictionCol: "p"}), make(**arguments)):
-        spoil(other, Params.getOrDefault)
+    for separate in (instance.copy(), instance.copy({instance.predictionCol: "p"}), make(**arguments)):
+        spoil(separate, Params.getOrDefault)
     assert same(state(instance), before)
     assert same(state(make()), fresh)
     assert same(arguments, unchanged)
@@ -315,7 +315,7 @@ def test_newer_of_inputCols_and_featuresCol_decides(kind):  # noqa: N802 - Param
             disagree()
 
 
-@each
+@each_kind
 def test_saved_params_are_loaded(spark, tmp_path, make):
     for number, values in enumerate(({}, values_of(make))):
         instance, path = make(**values), str(tmp_path / str(number))

@@ -112,15 +112,15 @@ def test_line_search_without_a_step_warns(data):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "given", "message"),
+    ("strategy", "options", "message"),
     [
         (ConsensusADMM(), {"patience": 3}, "patience is 3, .*ConsensusADMM.*; set validationIndicatorCol"),
         (FederatedAveraging("writer"), {}, "writer"),
     ],
 )
-def test_settings_that_do_not_fit_the_algorithm_raise(data, strategy, given, message):
+def test_settings_that_do_not_fit_the_algorithm_raise(data, strategy, options, message):
     with pytest.raises(InvalidInput, match=message):
-        classifier(strategy, **given).fit(data)
+        classifier(strategy, **options).fit(data)
 
 
 def test_ignored_params_are_warned_of(data):

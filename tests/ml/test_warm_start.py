@@ -23,8 +23,8 @@ from tests.ml.rows import classifier
 LINEAR = partial(nn.Linear, 3, 2)
 
 
-def equal(one: nn.Module, other: nn.Module) -> bool:
-    return pack(one) == pack(other)
+def equal(first: nn.Module, second: nn.Module) -> bool:
+    return pack(first) == pack(second)
 
 
 def test_each_module_has_its_own_copy_of_the_weights():
@@ -36,9 +36,9 @@ def test_each_module_has_its_own_copy_of_the_weights():
         first.weight.zero_()
     assert equal(second, earlier)
     assert equal(pickle.loads(pickle.dumps(start))(), earlier)  # noqa: S301 - our own
-    other = LINEAR()
-    assert equal(WarmStart(other, pack(earlier))(), earlier)
-    assert not equal(other, earlier)  # a given module stays unchanged
+    module = LINEAR()
+    assert equal(WarmStart(module, pack(earlier))(), earlier)
+    assert not equal(module, earlier)  # a given module stays unchanged
     text = format_full_value(start)
     assert text == format_full_value(WarmStart(LINEAR, start.weights)) != format_full_value(WarmStart(LINEAR, b""))
     assert start.digest in text
