@@ -166,7 +166,7 @@ class Checkpointer:
         enter_phase("other")
 
     def _sees_own(self, world: World, token: str) -> bool:
-        blind = SharedDirectory(self.checkpoints.folder, token).blind_workers(world, "directory")
+        blind = SharedDirectory(self.checkpoints.directory, token).blind_workers(world, "directory")
         if blind and world.rank == 0:
             notify(
                 f"sparkdl saves no checkpoints: without runDir they are in a temporary directory on the driver's host, "
@@ -178,7 +178,7 @@ class Checkpointer:
     def _see(self, world: World) -> None:
         # Otherwise each worker would restore only its own files.
         first = world.all_gather_json("directory", {"token": uuid.uuid4().hex, "host": world.host})[0]
-        directory = SharedDirectory(self.checkpoints.folder, first["token"])
+        directory = SharedDirectory(self.checkpoints.directory, first["token"])
         _on_rank_0(world, "announce", directory.announce)
         blind = directory.blind_workers(world, "seen")
         if world.rank == 0:

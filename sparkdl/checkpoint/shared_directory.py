@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from sparkdl.checkpoint.manifest import SHARD
 from sparkdl.cluster.group.world import World
 from sparkdl.errors import InvalidInput
-from sparkdl.io.files import Folder
+from sparkdl.io.files import Folder, absolute
 
 PREFIX = "visible-"
 
 
 @dataclass(frozen=True)
 class SharedDirectory:
-    """A directory that all processes should share, and the token that proves it.
+    """A directory that all processes should share, and the token that proves it; pickled copies are equal.
 
     Attributes:
-        folder: the directory.
-        token: a unique string of letters, digits, ``.``, ``_`` and ``-``, such as a UUID.
+        directory: a local path or a ``pyarrow.fs`` URI. Hidden in ``repr``, since a URI may hold credentials.
+        token: a unique string of letters, digits, ``.``, ``_`` and ``-``; default: a new UUID.
 
     Raises:
         InvalidInput: the token has other characters.
     """
 
-    folder: Folder
-    token: str
+    directory: str = field(repr=False)
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
         if not SHARD.fullmatch(self.token):
             raise InvalidInput(f"{self.token!r} cannot be a token; expected letters, digits, '.', '_' and '-'.")
+        object.__setattr__(self, "directory", absolute(self.directory))
+
+    @cached_property
+    def folder(self) -> Folder:
+        """The directory, opened once per process."""
+        return Folder.of(self.directory)
 
     def announce(self) -> None:
         """Write the file that the other processes try to read."""

@@ -54,23 +54,23 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
                 models = fit_partitions(partial(self._member, drawn=False), rows, plan)
             else:
                 models = fit_members([self._member(index) for index in range(self.getNumModels())], rows, plan)
-        made = EnsembleModel(
+        model = EnsembleModel(
             models.models,
             rule=self._rule(kind),
             numClasses=_classes(base, dataset) if kind == "classifier" and not trains_in_task(base) else None,
             history=[self._row(models, position) for position in range(len(models.models))],
             report={"seconds": time.monotonic() - start, "trained": models.trained, "restored": models.restored},
         )
-        return self.named_as(plan.reported(made), base)
+        return self.named_as(plan.reported(model), base)
 
     def _member(self, index: int, *, drawn: bool = True) -> Member:
         seed = member_seed(self.getSeed(), index)
-        whole = not drawn or (self.getSubsamplingRate() == 1 and not self.getBootstrap())
+        all_rows = not drawn or (self.getSubsamplingRate() == 1 and not self.getBootstrap())
         subset = self.getMaxFeatures()
         return Member(
             index,
             changed(self.getBase(), seed=seed),
-            AllRows() if whole else Bootstrap(self.getSubsamplingRate(), self.getBootstrap(), seed),
+            AllRows() if all_rows else Bootstrap(self.getSubsamplingRate(), self.getBootstrap(), seed),
             None if subset is None else Subspace(subset, seed),
         )
 

@@ -6,7 +6,7 @@ xgboost.spark, or a ``Pipeline`` that ends in one. Of a pipeline, the functions 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pyspark.ml import Estimator, Pipeline, PipelineModel
 from pyspark.ml.classification import Classifier
@@ -25,13 +25,9 @@ def leaf(base: Params) -> Params:
     """The predicting estimator or model; of a pipeline, its last stage.
 
     Of a fitted pipeline, return the last stage with a ``predictionCol``: a later stage may drop columns.
-
-    Raises:
-        InvalidInput: a pipeline has no stages or does not end in an estimator.
     """
     if isinstance(base, PipelineModel):
-        found = [each for each in map(leaf, base.stages) if each.hasParam("predictionCol")]
-        return found[-1] if found else base
+        return next((stage for stage in map(leaf, reversed(base.stages)) if stage.hasParam("predictionCol")), base)
     if not isinstance(base, Pipeline):
         return base
     stages = base.getStages()
@@ -41,37 +37,30 @@ def leaf(base: Params) -> Params:
 
 
 def kind_of(base: Estimator[Any]) -> EstimatorKind:
-    """Prediction type of a base.
-
-    Raises:
-        InvalidInput: the base is no estimator, or it does not predict.
-    """
+    """Prediction type of a base; raises InvalidInput if the base is no estimator or does not predict."""
     if not isinstance(base, Estimator):
         raise InvalidInput(f"base is {base!r}; expected a pyspark.ml Estimator, such as TorchClassifier(...).")
-    found: Any = leaf(base)
-    if isinstance(leaf(base), TrainingParams):
-        kind: EstimatorKind = found._kind
-        return kind
-    if isinstance(found, Classifier) or found.hasParam("probabilityCol") or found.hasParam("rawPredictionCol"):
+    last: Any = leaf(base)
+    if isinstance(last, TrainingParams):
+        return cast(EstimatorKind, last._kind)  # type: ignore[attr-defined]
+    if isinstance(last, Classifier) or last.hasParam("probabilityCol") or last.hasParam("rawPredictionCol"):
         return "classifier"
-    if isinstance(found, Regressor) or found.hasParam("predictionCol"):
+    if isinstance(last, Regressor) or last.hasParam("predictionCol"):
         return "regressor"
-    raise InvalidInput(f"base is a {type(found).__name__}, which has no predictionCol; expected one that predicts.")
+    raise InvalidInput(f"base is a {type(last).__name__}, which has no predictionCol; expected one that predicts.")
 
 
 def column(base: Params, name: str) -> str | None:
     """Column name in a Param such as ``"labelCol"`` of a base or a model; None if unset, empty or no string."""
-    found = leaf(base)
-    if not found.hasParam(name) or not found.isDefined(name):
-        return None
-    value = found.getOrDefault(name)
+    last = leaf(base)
+    value = last.getOrDefault(name) if last.hasParam(name) and last.isDefined(name) else None
     return value if isinstance(value, str) and value else None
 
 
 def changed(base: Estimator[Any], **values: Any) -> Estimator[Any]:
     """A copy with new values for Params of its last stage; unknown Params are ignored."""
-    found = leaf(base)
-    return base.copy({found.getParam(name): value for name, value in values.items() if found.hasParam(name)})
+    last = leaf(base)
+    return base.copy({last.getParam(name): value for name, value in values.items() if last.hasParam(name)})
 
 
 def trains_in_task(base: Estimator[Any]) -> bool:

@@ -15,11 +15,8 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from functools import partial
-from multiprocessing.pool import ThreadPool
 from typing import Any, ClassVar
 
-from pyspark import inheritable_thread_target
 from pyspark.ml import Estimator, Model, Pipeline
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Param, Params
@@ -29,9 +26,10 @@ from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import column
 from sparkdl.ensembles.declarations import BestOfParams
-from sparkdl.ensembles.folds import FoldParams, Folds, summary
+from sparkdl.ensembles.folds import Folds, summary
+from sparkdl.ensembles.members.driver_fits import in_threads
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import Models, Rows
+from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.param_declaration import ValidatedParams
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
@@ -67,11 +65,7 @@ class BestOfModel(ValidatedParams, Saveable, Model):
         self.history, self.report = history or [], report or {}
 
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> BestOfModel:
-        """A copy with the same uid, and a copy of its model.
-
-        Args:
-            extra: other values for Params of the model.
-        """
+        """A copy with the same uid, and a copy of its model."""
         copied = super().copy(extra)
         copied.bestModel = self.bestModel.copy(extra)
         return copied
@@ -91,7 +85,7 @@ class BestOfModel(ValidatedParams, Saveable, Model):
         return self.bestModel.transform(dataset)
 
 
-class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
+class BestOf(BestOfParams, EnsembleParams, Estimator[BestOfModel]):
     """Selects the best of several candidates by cross-validation.
 
     ``fit`` trains each candidate once per fold, without the fold's rows, and evaluates it on them. It then trains the
@@ -110,11 +104,7 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
         return self.setCandidates(bases)
 
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> BestOf:
-        """A copy with the same uid, and copies of its candidates and its evaluator.
-
-        Args:
-            extra: other values for Params of the copy, its candidates or its evaluator.
-        """
+        """A copy with the same uid, and copies of its candidates and its evaluator."""
         copied = super().copy(extra)
         evaluator = copied.getEvaluator()
         if evaluator is not None:
@@ -126,13 +116,13 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
         candidates, evaluator = self._checked(dataset)
         folds = Folds(self.getNumFolds(), self.getSeed())
         with self.running(dataset) as (rows, plan):
-            tally = folds.checked(rows)
+            count, _ = folds.count_rows(rows)
             first = fit_members(folds.members(candidates), rows, plan)
-            metrics = _metrics(first, rows, folds, evaluator, plan.parallelism)
-            means = [math.fsum(each) / len(each) for each in metrics]
+            metrics = _metrics(first.models, rows, folds, evaluator, plan.parallelism)
+            means = [math.fsum(values) / len(values) for values in metrics]
             best = _best(candidates, means, evaluator.isLargerBetter())
             second = fit_members([folds.member(candidates, best)], rows, plan)
-        made = BestOfModel(
+        model = BestOfModel(
             second.models[0],
             bestIndex=best,
             avgMetrics=means,
@@ -141,9 +131,9 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
                 {"candidate": index, "uid": candidate.uid, "metric": means[index], "best": index == best}
                 for index, candidate in enumerate(candidates)
             ],
-            report={"seconds": time.monotonic() - start, "rows": sum(tally.rows), **summary(first, second)},
+            report={"seconds": time.monotonic() - start, "rows": count, **summary(first, second)},
         )
-        return plan.reported(made)._resetUid(self.uid)
+        return plan.reported(model)._resetUid(self.uid)
 
     def _checked(self, dataset: DataFrame) -> tuple[list[Estimator[Any]], Evaluator]:
         candidates, evaluator = self.getCandidates(), self.getEvaluator()
@@ -156,40 +146,37 @@ class BestOf(BestOfParams, FoldParams, Estimator[BestOfModel]):
                 "evaluator is not set; expected one of pyspark.ml.evaluation, as "
                 "BestOf(evaluator=RegressionEvaluator())."
             )
-        judged = column(evaluator, "labelCol")
-        made = any(isinstance(candidate, Pipeline) for candidate in candidates)  # may create their own label column
-        if judged is not None and judged not in dataset.columns and not made:
-            raise InvalidInput(f"labelCol of the evaluator is {judged!r}; the data has {listed(dataset.columns)}.")
+        label = column(evaluator, "labelCol")
+        pipelines = any(
+            isinstance(candidate, Pipeline) for candidate in candidates
+        )  # may create their own label column
+        if label is not None and label not in dataset.columns and not pipelines:
+            raise InvalidInput(f"labelCol of the evaluator is {label!r}; the data has {listed(dataset.columns)}.")
         for candidate in candidates:
             _refuse_unread(candidate, evaluator, dataset)
         return candidates, evaluator
 
 
-def _metrics(first: Models, rows: Rows, folds: Folds, evaluator: Evaluator, parallelism: int) -> list[list[float]]:
-    """Metric of each member on the rows of its fold, by candidate and fold.
+def _metrics(
+    models: Sequence[Model], rows: DataFrame, folds: Folds, evaluator: Evaluator, parallelism: int
+) -> list[list[float]]:
+    """Metric of each model on the rows of its fold, by candidate and fold.
 
     Raises:
         Stopped: the process received a stop request; running evaluations have finished.
     """
 
-    def metric(member: int) -> float | BaseException:
-        try:
-            if stop_requested() is not None:
-                raise stopped("had not evaluated all candidates")
-            held = folds.held(rows, member % folds.count)
-            return float(evaluator.evaluate(first.models[member].transform(held)))
-        except BaseException as error:  # the pool would never return if SystemExit ended a thread
-            return error
+    def metric(index: int) -> float:
+        if stop_requested() is not None:
+            raise stopped("had not evaluated all candidates")
+        return float(evaluator.evaluate(models[index].transform(folds.held_out(rows, index % folds.count))))
 
-    # Each call needs its own local properties: Spark identifies queries by them.
-    inheriting = inheritable_thread_target(rows.frame.sparkSession)
-    calls = [inheriting(partial(metric, member)) for member in range(len(first.models))]
-    with ThreadPool(min(parallelism, len(calls))) as pool:
-        found = pool.map(lambda call: call(), calls, chunksize=1)
-    for outcome in found:
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return [found[start : start + folds.count] for start in range(0, len(found), folds.count)]
+    metrics = list[float]()
+    for result in in_threads(rows.sparkSession, metric, range(len(models)), parallelism):
+        if isinstance(result, BaseException):
+            raise result
+        metrics.append(result)
+    return [metrics[start : start + folds.count] for start in range(0, len(metrics), folds.count)]
 
 
 def _best(candidates: Sequence[Estimator[Any]], means: Sequence[float], larger: bool) -> int:
@@ -208,10 +195,10 @@ def _best(candidates: Sequence[Estimator[Any]], means: Sequence[float], larger: 
 
 
 def _refuse_unread(candidate: Estimator[Any], evaluator: Evaluator, dataset: DataFrame) -> None:
-    label, judged = column(candidate, "labelCol"), column(evaluator, "labelCol")
-    if label is not None and judged is not None and label != judged and label in dataset.columns:
+    label, expected = column(candidate, "labelCol"), column(evaluator, "labelCol")
+    if label is not None and expected is not None and label != expected and label in dataset.columns:
         raise InvalidInput(
-            f"labelCol of the candidate {candidate.uid} is {label!r}, but the evaluator has {judged!r}; expected the "
+            f"labelCol of the candidate {candidate.uid} is {label!r}, but the evaluator has {expected!r}; expected the "
             "same."
         )
     written = [column(candidate, name) for name in ("predictionCol", "rawPredictionCol", "probabilityCol")]
@@ -220,5 +207,5 @@ def _refuse_unread(candidate: Estimator[Any], evaluator: Evaluator, dataset: Dat
         if read is not None and any(written) and read not in [*written, *dataset.columns]:
             raise InvalidInput(
                 f"{name} of the evaluator is {read!r}, which the candidate {candidate.uid} does not write; it writes "
-                f"{', '.join(repr(each) for each in written if each)}."
+                f"{', '.join(repr(output) for output in written if output)}."
             )

@@ -17,16 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.ml import Estimator
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.ensembles.base_learner import changed
-from sparkdl.ensembles.declarations import FoldCountParams
-from sparkdl.ensembles.members.member import Member, Models, Rows
-from sparkdl.ensembles.params import EnsembleParams
+from sparkdl.ensembles.members.member import Member, Models
 from sparkdl.ensembles.resampling.bootstrap import LeaveFoldOut, fold_column, member_seed
 from sparkdl.errors import InvalidInput
-from sparkdl.spark.columns import col
+from sparkdl.spark.columns import ROW_ID, col
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,13 @@ class Folds:
     count: int
     seed: int
 
-    def held(self, rows: Rows, fold: int) -> DataFrame:
+    def column(self) -> Column:
+        """Fold of each row."""
+        return fold_column(col(ROW_ID), self.count, self.seed)
+
+    def held_out(self, rows: DataFrame, fold: int) -> DataFrame:
         """The rows of a fold."""
-        return rows.frame.where(fold_column(col(rows.row_id), self.count, self.seed) == fold)
+        return rows.where(self.column() == fold)
 
     def index(self, base: int, fold: int | None = None) -> int:
         """Index of the member of a fold; with ``fold=None``, of the member trained on all rows."""
@@ -51,9 +53,13 @@ class Folds:
 
     def member(self, bases: Sequence[Estimator[Any]], base: int, fold: int | None = None) -> Member:
         """The member with its own index and seed."""
-        number = self.index(base, fold)
-        estimator = seeded(bases[base], self.seed, number)
-        return Member(number, estimator) if fold is None else Member(number, estimator, self.without(fold))
+        index = self.index(base, fold)
+        estimator = self.seeded(bases[base], index)
+        return Member(index, estimator) if fold is None else Member(index, estimator, self.without(fold))
+
+    def seeded(self, base: Estimator[Any], index: int) -> Estimator[Any]:
+        """A copy of a base with a member's seed; unchanged if the base has no seed."""
+        return changed(base, seed=member_seed(self.seed, index))
 
     def without(self, fold: int) -> LeaveFoldOut:
         """All rows outside a fold."""
@@ -63,54 +69,29 @@ class Folds:
         """The members of all folds, ordered by base."""
         return [self.member(bases, base, fold) for base in range(len(bases)) for fold in range(self.count)]
 
-    def checked(self, rows: Rows, label: str | None = None) -> Tally:
-        """Count the rows of the folds, in one job.
-
-        Args:
-            rows: all rows.
-            label: column of class labels; default: none.
+    def count_rows(self, rows: DataFrame, label: str | None = None) -> tuple[int, int | None]:
+        """Number of rows, and one more than the largest class in the column ``label``, in one job.
 
         Raises:
             InvalidInput: there are fewer rows than folds, a fold is empty, or all labels have one class.
         """
-        fold = fold_column(col(rows.row_id), self.count, self.seed).alias("fold")
         labels = F.lit(None) if label is None else col(label)
         ends = [end(labels.cast("double")) for end in (F.min, F.max)]
-        found = {each[0]: each[1:] for each in rows.frame.groupBy(fold).agg(F.count("*"), *ends).collect()}
-        total = sum(count for count, *_ in found.values())
-        empty = [fold for fold in range(self.count) if fold not in found]
+        counted = rows.groupBy(self.column()).agg(F.count("*"), *ends).collect()
+        total = sum(row[1] for row in counted)
         if total < self.count:
             raise InvalidInput(
                 f"there are {total} rows for numFolds={self.count}; expected at least one row for each fold."
             )
-        if empty:
+        if empty := sorted({*range(self.count)} - {row[0] for row in counted}):
             raise InvalidInput(
                 f"with numFolds={self.count}, the folds {empty} have none of the {total} rows; set fewer folds, "
                 "or another seed."
             )
-        lows, highs = ([each[end] for each in found.values() if each[end] is not None] for end in (1, 2))
+        lows, highs = ([row[end] for row in counted if row[end] is not None] for end in (2, 3))
         if lows and min(lows) == max(highs):
             raise InvalidInput(f"all labels in {label!r} are {min(lows):g}; expected at least two classes.")
-        counts = tuple(found[fold][0] for fold in range(self.count))
-        return Tally(counts, int(max(highs)) + 1 if highs else None)
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Row counts and classes of a dataset.
-
-    Attributes:
-        rows: number of rows in each fold.
-        classes: one more than the largest label; None without class labels.
-    """
-
-    rows: tuple[int, ...]
-    classes: int | None
-
-
-def seeded(base: Estimator[Any], seed: int, index: int) -> Estimator[Any]:
-    """A copy of a base with a member's seed; unchanged if the base has no seed."""
-    return changed(base, seed=member_seed(seed, index))
+        return total, int(max(highs)) + 1 if highs else None
 
 
 def summary(*fits: Models) -> dict[str, Any]:
@@ -119,9 +100,3 @@ def summary(*fits: Models) -> dict[str, Any]:
         "trained": sorted(index for fit in fits for index in fit.trained),
         "restored": sorted(index for fit in fits for index in fit.restored),
     }
-
-
-class FoldParams(FoldCountParams, EnsembleParams):
-    """Shared behavior of the ensembles with folds."""
-
-    _judged_by_rows = True

@@ -15,18 +15,14 @@ from sparkdl.ml.persistence.nested_params import Ensemble, aliases, within
 
 
 def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) -> dict[str, Any]:
-    """Configuration that determines the members, for ``MemberStore.begin``.
+    """Configuration that determines the members, for ``MemberStore.begin``: descriptions, equal across processes.
 
-    Args:
-        ensemble: its Params count, except its bases, the number of members, and where they are stored.
-        bases: estimators of the members, with their Params and pipeline stages. Params about how a fit runs are
-            ignored, as are seeds that member seeds replace.
-        rows: fingerprint of the rows.
-
-    Returns:
-        Descriptions by name, as ``describe`` returns them; equal across processes.
+    Params of the ensemble count, except its bases, the number of members, and where they are stored. Params of the
+    bases and their pipeline stages count, except about how a fit runs, and seeds that member seeds replace. ``rows`` is
+    the fingerprint of the rows.
     """
-    reseeded = {id(last) for last in [*map(leaf, bases), *(each for base in bases for each in _leaves(base))]}
+    nested = [one for base in bases for one in within(base) if isinstance(one, Ensemble)]
+    reseeded = {id(leaf(base)) for base in [*bases, *(base for one in nested for base in one.bases())]}
 
     def counts(params: Params, name: str) -> bool:
         scope = _scope(params, name)
@@ -36,13 +32,9 @@ def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) 
 
     describer = Describer(aliases(ensemble, *bases), counts)
     values = {name: value for name, value in describer.values(ensemble).items() if not _is_base(value)}
-    found = {name: describer.describe(value) for name, value in values.items()}
-    named_bases = {f"base {index}": describer.describe(base) for index, base in enumerate(bases)}
-    return {"ensemble": type(ensemble).__name__, "rows": rows, **found, **named_bases}
-
-
-def _leaves(base: Params) -> list[Params]:
-    return [leaf(inner) for each in within(base) if isinstance(each, Ensemble) for inner in each.bases()]
+    values |= {f"base {index}": base for index, base in enumerate(bases)}
+    descriptions = {name: describer.describe(value) for name, value in values.items()}
+    return {"ensemble": type(ensemble).__name__, "rows": rows, **descriptions}
 
 
 def _scope(params: Params, name: str) -> Scope:

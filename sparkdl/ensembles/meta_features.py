@@ -30,62 +30,54 @@ from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import col, transport_cast
 
 LEVEL_ONE = "sparkdl level one"
+_PREDICTIONS = "sparkdl predictions {}"
 
 _OUTPUTS = ("probabilityCol", "rawPredictionCol", "predictionCol")  # the first column that a model writes counts
 
 
 @dataclass(frozen=True)
 class LevelOne:
-    """Assembles the vector of meta features.
+    """Assembles the vectors of meta features, with so many classes, or None for regression.
 
-    Attributes:
-        classes: number of classes; default: none, for regression.
-        passthrough: feature columns appended to the predictions; default: none.
+    ``passthrough`` are the feature columns that follow the predictions.
     """
 
     classes: int | None = None
     passthrough: tuple[str, ...] = ()
 
     def of(self, dataset: DataFrame, models: Sequence[Model]) -> DataFrame:
-        """The rows with their vectors in the column ``LEVEL_ONE``, as a lazy DataFrame.
-
-        Raises:
-            InvalidInput: a model writes no prediction column, or a feature cannot become a number.
-        """
-        frame, own = dataset, list(dataset.columns)
-        parts = []
+        """The rows with their vectors in the column ``LEVEL_ONE``, as a lazy DataFrame."""
+        frame = dataset
         for index, model in enumerate(models):
-            frame, part = self._predicted(frame, model, index)
-            parts.append(col(part))
-        parts += [_numbers(frame, name) for name in self.passthrough]
-        vector = array_to_vector(F.concat(*parts)).alias(LEVEL_ONE)
-        return frame.select(*map(col, own), vector)
+            frame = self._with_predictions(frame, model, index)
+        predictions = [col(_PREDICTIONS.format(index)) for index in range(len(models))]
+        vector = F.concat(*predictions, *(_numbers(frame, name) for name in self.passthrough))
+        return frame.select(*map(col, dataset.columns), array_to_vector(vector).alias(LEVEL_ONE))
 
-    def _predicted(self, frame: DataFrame, model: Model, index: int) -> tuple[DataFrame, str]:
+    def _with_predictions(self, frame: DataFrame, model: Model, index: int) -> DataFrame:
         hidden = {name: f"sparkdl {name} {index}" for name in _OUTPUTS}
         last: Any = leaf(model)
         columns = {last.getParam(name): column for name, column in hidden.items() if last.hasParam(name)}
         scored = model.copy(columns).transform(frame)
-        found = next((hidden[name] for name in _OUTPUTS if hidden[name] in scored.columns), None)
-        if found is None:
+        output = next((column for column in hidden.values() if column in scored.columns), None)
+        if output is None:
             raise InvalidInput(
                 f"the model {model.uid} of base {index} writes none of {', '.join(_OUTPUTS)}; expected a model that "
                 "predicts."
             )
-        numbers = _numbers(scored, found)
-        if self.classes is not None and isinstance(scored.schema[found].dataType, VectorUDT):
+        numbers = _numbers(scored, output)
+        if self.classes is not None and isinstance(scored.schema[output].dataType, VectorUDT):
             missing = F.greatest(F.lit(self.classes) - F.size(numbers), F.lit(0))
             numbers = F.concat(numbers, F.array_repeat(F.lit(0.0), missing))
         # Other columns of a model, such as those of pipeline stages, would collide with those of the next model.
-        part = f"sparkdl part {index}"
-        return scored.select(*map(col, frame.columns), numbers.alias(part)), part
+        return scored.select(*map(col, frame.columns), numbers.alias(_PREDICTIONS.format(index)))
 
 
 def _numbers(frame: DataFrame, name: str) -> SparkColumn:
-    found = transport_cast(frame, InputColumn(name), "float64")
+    numbers = transport_cast(frame, InputColumn(name), "float64")
     kind = frame.schema[name].dataType
     if isinstance(kind, ArrayType) and isinstance(kind.elementType, ArrayType):
         raise InvalidInput(f"column {name!r} has type {kind.simpleString()}; expected numbers, or one array of them.")
     if isinstance(kind, (ArrayType, VectorUDT)):
-        return found.cast("array<double>")
-    return F.array(found.cast("double"))
+        return numbers.cast("array<double>")
+    return F.array(numbers.cast("double"))

@@ -82,11 +82,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         self._check()
 
     def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
-        """A copy with the same uid, and copies of its members.
-
-        Args:
-            extra: new values for Params of the copy or its members; default: none.
-        """
+        """A copy with the same uid, and copies of its members."""
         copied = super().copy(extra)
         copied.models = [model.copy(extra) for model in self.models]
         return copied
@@ -110,8 +106,8 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         names = self._names(dataset)
-        asked = [(model, weight) for model, weight in zip(self.models, self.weights, strict=True) if weight != 0]
-        models, weights = [model for model, _ in asked], tuple(weight for _, weight in asked)
+        models = [model for model, weight in zip(self.models, self.weights, strict=True) if weight != 0]
+        weights = tuple(weight for weight in self.weights if weight != 0)
         scorer = self._scorer(models, weights)
         if scorer is not None:
             return with_outputs(dataset, scorer, self._shipment(scorer), names)
@@ -135,28 +131,28 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
                 "expected ''."
             )
         self.check_free(dataset.columns, params)
-        return {each.name.removesuffix("PredictionCol").removesuffix("Col"): self.getOrDefault(each) for each in params}
+        return {one.name.removesuffix("PredictionCol").removesuffix("Col"): self.getOrDefault(one) for one in params}
 
     def _scorer(self, models: Sequence[Model], weights: tuple[float, ...]) -> Scorer | None:
         if not all(isinstance(model, TorchModel) for model in models):
             return None
         members: list[Any] = list(models)
         scorers: list[Scorer] = [member._scorer() for member in members]
-        first, apart = scorers[0], bool(self.getDisagreementCol())
+        first, disagreement = scorers[0], bool(self.getDisagreementCol())
         kind, scalar = first.outputs.kind, first.outputs.scalar
         if any(_needs(scorer) != _needs(first) for scorer in scorers) or self._votes != (kind == "classifier"):
             return None
-        if (self.rule == "hard" or apart) and any(member.getThresholds() is not None for member in members):
+        if (self.rule == "hard" or disagreement) and any(member.getThresholds() is not None for member in members):
             return None  # with thresholds, a member may not predict the class of its largest score
         meaning: OutputKind = "votes" if self._votes else kind
-        combining = Combining(self.rule, weights, self.intercept, apart, same_type=meaning == "estimator")
+        combining = Combining(self.rule, weights, self.intercept, disagreement, same_type=meaning == "estimator")
         thresholds = self.getThresholds() if self._votes else None
         outputs = Outputs(
             meaning,
             None if thresholds is None else tuple(thresholds),
             scalar=scalar,
             vectors=bool(self.getRawPredictionCol() or self.getProbabilityCol()),
-            disagreement=apart,
+            disagreement=disagreement,
         )
         factory = VmapFactory(tuple((scorer.factory, scorer.weights) for scorer in scorers), combining, first.precision)
         return Scorer(factory, b"", outputs, first.precision, first.columns, first.collate)
@@ -165,7 +161,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         """The members' broadcast; a new one if the members or their combination changed."""
         assert isinstance(scorer.factory, VmapFactory)
         shipped, shipment = self._shipments.setdefault(scorer.outputs.disagreement, (scorer.factory, ModelBroadcast()))
-        if not shipped.holds_what(scorer.factory):
+        if not shipped.equals(scorer.factory):
             shipment = ModelBroadcast()
             # A new dictionary: copies of this model share the old one, and may still match its broadcast.
             self._shipments = {**self._shipments, scorer.outputs.disagreement: (scorer.factory, shipment)}
@@ -190,8 +186,8 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
             )
         wrong = not all(map(math.isfinite, self.weights)) or not any(self.weights)
         if wrong or (self.rule != "sum" and min(self.weights) < 0):
-            wanted = "not all 0" if self.rule == "sum" else "at least 0, not all 0"
-            raise InvalidInput(f"weights is {self.weights}; expected finite numbers, {wanted}.")
+            expected = "not all 0" if self.rule == "sum" else "at least 0, not all 0"
+            raise InvalidInput(f"weights is {self.weights}; expected finite numbers, {expected}.")
         if self.intercept and self.rule != "sum":
             warnings.warn(
                 f"intercept is {self.intercept}, but only a sum uses it; the rule {self.rule!r} ignores it.",
@@ -206,17 +202,17 @@ def _best(model: Any) -> Any:
 
 
 def _check_member(index: int, model: Any, rule: Rule) -> None:
-    found: Any = leaf(model)
-    if not isinstance(model, Model) or not found.hasParam("predictionCol"):
+    last: Any = leaf(model)
+    if not isinstance(model, Model) or not last.hasParam("predictionCol"):
         raise InvalidInput(f"member {index} is a {type(model).__name__}; expected a fitted model that predicts.")
     if rule not in VOTES:
         return
-    number = (isinstance(found, TorchModel) and found._kind != "classifier") or (
-        isinstance(found, EnsembleModel) and not found._votes
+    number = (isinstance(last, TorchModel) and last._kind != "classifier") or (
+        isinstance(last, EnsembleModel) and not last._votes
     )
-    if number or (rule == "soft" and not found.hasParam("probabilityCol")):
-        wanted = "a classifier with probabilities" if rule == "soft" else "a classifier"
-        raise InvalidInput(f"member {index} is a {type(found).__name__}; expected {wanted} for the rule {rule!r}.")
+    if number or (rule == "soft" and not last.hasParam("probabilityCol")):
+        expected = "a classifier with probabilities" if rule == "soft" else "a classifier"
+        raise InvalidInput(f"member {index} is a {type(last).__name__}; expected {expected} for the rule {rule!r}.")
 
 
 def _needs(scorer: Scorer) -> tuple[Any, ...]:

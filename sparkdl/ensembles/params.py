@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from pyspark.ml import Estimator
 from pyspark.ml.evaluation import Evaluator
@@ -16,9 +16,9 @@ from pyspark.sql.types import DecimalType, IntegralType
 
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import column, leaf
-from sparkdl.ensembles.declarations import MembersParams
+from sparkdl.ensembles.declarations import FoldCountParams, MembersParams
 from sparkdl.ensembles.identity import configuration
-from sparkdl.ensembles.members.member import Plan, Rows, persisted
+from sparkdl.ensembles.members.member import Plan, persisted
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.errors import InvalidInput, SparkdlError
@@ -38,8 +38,6 @@ Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
 class EnsembleParams(MembersParams, Saveable):
     """Base class of ``Bagging``, ``Boosting``, ``Stacking`` and ``BestOf``."""
 
-    _judged_by_rows: ClassVar[bool] = False  # whether row ids decide on which unseen rows members are evaluated
-
     _map: Mapping[str, Any] | None = None  # values of a param map, as in ParamMapEstimator; None without a map
 
     def bases(self) -> list[Estimator[Any]]:
@@ -56,7 +54,7 @@ class EnsembleParams(MembersParams, Saveable):
 
     def parts(self) -> dict[str, Params]:
         """The bases and evaluators."""
-        return numbered("bases", self.bases()) | {f"params/{name}": one for name, one in self._evaluators().items()}
+        return numbered("bases", self.bases()) | {f"params/{name}": value for name, value in self._evaluators().items()}
 
     def params_in_parts(self) -> set[str]:
         """Params that hold estimators or evaluators."""
@@ -73,47 +71,32 @@ class EnsembleParams(MembersParams, Saveable):
     def copy(self: Ensemble, extra: dict[Param[Any], Any] | None = None) -> Ensemble:
         """A copy with the same uid, and copies of its bases.
 
-        Args:
-            extra: new values for Params of the copy or its bases; default: none. With ``extra``, members are stored
-                in ``runDir/<hash>``; if ``extra`` sets ``runDir``, in that directory.
+        With ``extra``, members are stored in ``runDir/<hash>``; if ``extra`` sets ``runDir``, in that directory.
         """
         copied = super().copy(extra)
         copied = copied.with_bases([base.copy(extra) for base in copied.bases()])
         if extra is not None:
             # Aliases name the Params' owners across processes: a uid ends in random digits.
-            given = sorted(extra.items(), key=lambda each: each[0].name)
-            others = [each for _, value in given for each in params_in(value)]
-            owners = aliases(self, *others)
-            own = {f"{owners.get(each.parent, '')} {each.name}": value for each, value in given}
-            copied._map = None if self.runDir in extra else {**(self._map or {}), **own}
+            items = sorted(extra.items(), key=lambda item: item[0].name)
+            owners = aliases(self, *(params for _, value in items for params in params_in(value)))
+            values = {f"{owners.get(param.parent, '')} {param.name}": value for param, value in items}
+            copied._map = None if self.runDir in extra else {**(self._map or {}), **values}
         return copied
 
     def fitMultiple(self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]) -> Iterator[tuple[int, Any]]:
         """Fit a model for each param map; an empty map counts as a map."""
         return super(EnsembleParams, self.copy({})).fitMultiple(dataset, paramMaps)  # type: ignore[misc,no-any-return]
 
-    def numbered(self, dataset: DataFrame) -> Rows:
-        """The rows with their ids.
-
-        Raises:
-            InvalidInput: the id column is missing or holds no integers.
-        """
-        given = self._ids()
-        row_id = F.monotonically_increasing_id() if given is None else _identity(dataset, given)
-        return Rows(dataset.withColumn(ROW_ID, row_id), ROW_ID)
-
     @contextmanager
-    def running(self, dataset: DataFrame) -> Iterator[tuple[Rows, Plan]]:
-        """Open a run: yield the numbered rows and the settings of the fit, with the store and the monitor open.
+    def running(self, dataset: DataFrame) -> Iterator[tuple[DataFrame, Plan]]:
+        """Open a run: yield the rows with ids in ``ROW_ID`` and the settings of the fit, with store and monitor open.
 
         If Spark numbers the rows and their numbers matter, the block persists them and verifies the numbers at its end.
-
-        Args:
-            dataset: all rows. With a ``runDir``, Spark computes them once more for their fingerprint; if it must
-                verify numbers, twice more.
+        With a ``runDir``, Spark computes the rows once more for their fingerprint; to verify numbers, twice more.
 
         Raises:
-            InvalidInput: the ``runDir`` holds members of another ensemble or of other rows.
+            InvalidInput: the id column is missing or holds no integers, or the ``runDir`` holds members of another
+                ensemble or of other rows.
             SparkdlError: the numbers of rows without ids changed during the block.
         """
         if self._judged_by_rows and self.getDisagreementCol():
@@ -122,32 +105,36 @@ class EnsembleParams(MembersParams, Saveable):
                 "not vote.",
                 stacklevel=5,
             )
-        rows, directory, kept = self.numbered(dataset), self.getRunDir(), None
-        watched = self._ids() is None and (self._judged_by_rows or directory is not None)
+        name = self.getIdCol() or next((name for base in self.bases() if (name := column(base, "idCol"))), None)
+        rows = dataset.withColumn(ROW_ID, F.monotonically_increasing_id() if name is None else _row_id(dataset, name))
+        directory, store = self.getRunDir(), None
+        verified = name is None and (self._judged_by_rows or directory is not None)
         with ExitStack() as stack:
-            if watched and not dataset.storageLevel.useDisk:
-                stack.enter_context(persisted(rows.frame))
-            mark = fingerprint(rows.frame) if watched or directory is not None else ""
+            if verified and not dataset.storageLevel.useDisk:
+                stack.enter_context(persisted(rows))
+            mark = fingerprint(rows) if verified or directory is not None else ""
             if directory is not None:
                 if self._map is not None:
                     directory = files.join(directory, map_hash(self._map, mark))
-                kept = MemberStore(directory)
-                kept.begin(configuration(self, self.bases(), mark))
-                stack.callback(kept.end)
+                store = MemberStore(directory)
+                store.begin(configuration(self, self.bases(), mark))
+                stack.callback(store.withdraw)
             with self._watch(directory) as watch:
                 watch.begin(dataset.sparkSession)
-                yield rows, Plan(kept, self.getParallelism(), watch)
+                yield rows, Plan(store, self.getParallelism(), watch)
             # Spark recomputes persisted rows that were evicted or lost with an executor.
-            if watched and fingerprint(rows.frame) != mark:
+            if verified and fingerprint(rows) != mark:
                 raise self._renumbered()
+
+    @property
+    def _judged_by_rows(self) -> bool:
+        """Whether row ids decide on which unseen rows members are evaluated."""
+        return isinstance(self, FoldCountParams)
 
     def _watch(self, directory: str | None) -> Watch:
         bases = [leaf(base) for base in self.bases()]
         events = all(base.getOrDefault("telemetry") for base in bases if base.hasParam("telemetry"))
         return Watch(Run(directory), self, events=events, unit="Member")
-
-    def _ids(self) -> str | None:
-        return self.getIdCol() or next((each for base in self.bases() if (each := column(base, "idCol"))), None)
 
     def _renumbered(self) -> SparkdlError:
         directory = self.getRunDir()
@@ -164,11 +151,11 @@ class EnsembleParams(MembersParams, Saveable):
 
     def named_as(self, model: EnsembleModel, base: Params) -> EnsembleModel:
         """Set a base's output column names on the model and, for soft votes, its thresholds."""
-        found = leaf(base)
+        last = leaf(base)
         outputs = {
-            name: found.getOrDefault(name)
+            name: last.getOrDefault(name)
             for name in PredictionParams.declared()
-            if found.hasParam(name) and found.isDefined(name)
+            if last.hasParam(name) and last.isDefined(name)
         }
         if model.rule != "soft":  # otherwise, members apply their own thresholds or have none
             outputs.pop("thresholds", None)
@@ -195,7 +182,7 @@ class SingleBaseParams(EnsembleParams):
         return self.getOrDefault(self.base)
 
 
-def _identity(dataset: DataFrame, name: str) -> Column:
+def _row_id(dataset: DataFrame, name: str) -> Column:
     if name not in dataset.columns:
         raise InvalidInput(f"idCol is {name!r}; the data has {listed(dataset.columns)}.")
     kind = dataset.schema[name].dataType
@@ -207,5 +194,5 @@ def _identity(dataset: DataFrame, name: str) -> Column:
 
 def _has_writer(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return any(isinstance(each, Estimator) for each in value)
+        return any(isinstance(one, Estimator) for one in value)
     return isinstance(value, (Estimator, Evaluator))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 from pyspark.ml import Estimator, Model, Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
@@ -26,10 +26,11 @@ from pyspark.sql import DataFrame
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import changed, kind_of, leaf
 from sparkdl.ensembles.declarations import StackingParams
-from sparkdl.ensembles.folds import FoldParams, Folds, seeded, summary
+from sparkdl.ensembles.folds import Folds, summary
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import Member, Models, Rows
+from sparkdl.ensembles.members.member import Member, Models
 from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
+from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.param_declaration import ValidatedParams
@@ -74,8 +75,8 @@ class StackingModel(ValidatedParams, Saveable, Model):
         copied = super().copy(extra)
         copied.models = [model.copy(extra) for model in self.models]
         first = _first(self.meta)
-        read = [first.getParam(name) for name in _INPUTS if first.hasParam(name)]
-        copied.meta = self.meta.copy({each: value for each, value in (extra or {}).items() if each not in read})
+        inputs = [first.getParam(name) for name in _INPUTS if first.hasParam(name)]
+        copied.meta = self.meta.copy({param: value for param, value in (extra or {}).items() if param not in inputs})
         return copied
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
@@ -108,7 +109,7 @@ class StackingModel(ValidatedParams, Saveable, Model):
         return self.meta.transform(self.level.of(dataset, self.models)).drop(LEVEL_ONE)
 
 
-class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
+class Stacking(StackingParams, EnsembleParams, Estimator[StackingModel]):
     """Trains a meta model on out-of-fold predictions of the bases.
 
     ``fit`` trains each base ``numFolds + 1`` times: once per fold, without the fold's rows, and once on all rows. It
@@ -123,8 +124,8 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
     """
 
     def _take(self, given: dict[str, Any]) -> None:
-        self.setBases(given.get("bases") or [])
-        super()._take({name: value for name, value in given.items() if name != "bases"})
+        self.setBases(given.pop("bases", None) or [])
+        super()._take(given)
 
     def bases(self) -> list[Estimator[Any]]:
         """The bases, followed by the meta estimator if it is set."""
@@ -157,23 +158,22 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
         classes = label if kind_of(bases[0]) == "classifier" and isinstance(label, str) else None
         features = tuple(_features(bases[0], dataset)) if self.getPassthrough() else ()
         with self.running(dataset) as (rows, plan):
-            tally = folds.checked(rows, classes)
-            level = LevelOne(tally.classes, features)
-            whole = [folds.member(bases, base) for base in range(len(bases))]
-            members = sorted(folds.members(bases) + whole, key=lambda member: member.index)
-            first = fit_members(members, rows, plan)
-            models = [first.models[folds.index(base)] for base in range(len(bases))]
+            count, numbers = folds.count_rows(rows, classes)
+            level = LevelOne(numbers, features)
+            final = [folds.member(bases, base) for base in range(len(bases))]
+            first = fit_members(sorted(folds.members(bases) + final, key=lambda member: member.index), rows, plan)
             last = folds.index(len(bases), 0)
-            level_rows = Rows(level_one(rows, folds, first.models, level), rows.row_id)
-            second = fit_members([Member(last, seeded(meta, folds.seed, last))], level_rows, plan)
-        made = StackingModel(
-            models,
+            second = fit_members(
+                [Member(last, folds.seeded(meta, last))], level_one(rows, folds, first.models, level), plan
+            )
+        model = StackingModel(
+            first.models[folds.count :: folds.count + 1],
             second.models[0],
             level,
             history=_history(folds, first, second),
-            report={"seconds": time.monotonic() - start, "rows": sum(tally.rows), **summary(first, second)},
+            report={"seconds": time.monotonic() - start, "rows": count, **summary(first, second)},
         )
-        return plan.reported(made)._resetUid(self.uid)
+        return plan.reported(model)._resetUid(self.uid)
 
     def _checked(self, dataset: DataFrame) -> tuple[str | list[str], Estimator[Any]]:
         bases = self.getBases()
@@ -204,27 +204,16 @@ class Stacking(StackingParams, FoldParams, Estimator[StackingModel]):
 
     def setBases(self, value: Sequence[Estimator[Any]]) -> Stacking:
         """Set the bases."""
-        if isinstance(value, Estimator) or not all(isinstance(each, Estimator) for each in value):
+        if isinstance(value, Estimator) or not all(isinstance(base, Estimator) for base in value):
             raise InvalidInput(f"bases is {value!r}; expected a list of pyspark.ml Estimators.")
         self._bases = list(value)
         return self
 
 
-def level_one(rows: Rows, folds: Folds, models: Sequence[Model], level: LevelOne) -> DataFrame:
-    """All rows with their out-of-fold predictions.
-
-    Args:
-        rows: all rows.
-        folds: folds of the rows.
-        models: models by member index.
-        level: assembles the vectors.
-    """
-    bases = len(models) // (folds.count + 1)
-    parts = [
-        level.of(folds.held(rows, fold), [models[folds.index(base, fold)] for base in range(bases)])
-        for fold in range(folds.count)
-    ]
-    return reduce(DataFrame.union, parts)
+def level_one(rows: DataFrame, folds: Folds, models: Sequence[Model], level: LevelOne) -> DataFrame:
+    """All rows with their out-of-fold predictions by the members' models, in the order of their indices."""
+    frames = [level.of(folds.held_out(rows, fold), models[fold :: folds.count + 1]) for fold in range(folds.count)]
+    return reduce(DataFrame.union, frames)
 
 
 def _history(folds: Folds, first: Models, second: Models) -> list[dict[str, Any]]:
@@ -236,13 +225,12 @@ def _history(folds: Folds, first: Models, second: Models) -> list[dict[str, Any]
 
 
 def _label(bases: list[Estimator[Any]]) -> str | list[str]:
-    found = [_of(base, "labelCol") for base in bases]
-    if any(label != found[0] for label in found):
-        raise InvalidInput(f"the bases have different label columns: {found}; expected one labelCol.")
-    if not found[0]:
-        raise InvalidInput(f"labelCol of {bases[0].uid} is {found[0]!r}; expected the labels that meta learns from.")
-    label: str | list[str] = found[0]
-    return label
+    labels = [_of(base, "labelCol") for base in bases]
+    if any(label != labels[0] for label in labels):
+        raise InvalidInput(f"the bases have different label columns: {labels}; expected one labelCol.")
+    if not labels[0]:
+        raise InvalidInput(f"labelCol of {bases[0].uid} is {labels[0]!r}; expected the labels that meta learns from.")
+    return cast("str | list[str]", labels[0])
 
 
 def _reading(meta: Estimator[Any], label: str | list[str]) -> Estimator[Any]:
@@ -267,13 +255,12 @@ def _reading(meta: Estimator[Any], label: str | list[str]) -> Estimator[Any]:
 def _first(meta: Any) -> Params:
     while isinstance(meta, (Pipeline, PipelineModel)):
         meta = (meta.getStages() if isinstance(meta, Pipeline) else meta.stages)[0]
-    found: Params = meta
-    return found
+    return cast(Params, meta)
 
 
 def _features(base: Estimator[Any], dataset: DataFrame) -> list[str]:
-    found: Any = leaf(base)
-    names = found.getInputCols() if isinstance(found, DistributedEstimator) else [_of(base, "featuresCol")]
+    last: Any = leaf(base)
+    names = last.getInputCols() if isinstance(last, DistributedEstimator) else [_of(base, "featuresCol")]
     missing = [name for name in names if name not in dataset.columns]
     if missing:
         raise InvalidInput(
@@ -284,5 +271,5 @@ def _features(base: Estimator[Any], dataset: DataFrame) -> list[str]:
 
 
 def _of(base: Estimator[Any], name: str) -> Any:
-    found = leaf(base)
-    return found.getOrDefault(name) if found.hasParam(name) and found.isDefined(name) else None
+    last = leaf(base)
+    return last.getOrDefault(name) if last.hasParam(name) and last.isDefined(name) else None

@@ -60,7 +60,7 @@ def _open_checkpointer(fit: FitSpec) -> Iterator[Checkpointer | None]:
     # Serves the attempts of this fit if all workers are on this host.
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
         checkpoints, token = own_checkpoints(Run(folder), fit.descriptions), uuid.uuid4().hex
-        SharedDirectory(checkpoints.folder, token).announce()
+        SharedDirectory(checkpoints.directory, token).announce()
         yield Checkpointer(checkpoints, interval, elastic=elastic, token=token)
 
 

@@ -131,8 +131,8 @@ class Rounds:
         with ExitStack() as stack:
             memories = None if self.memories is None else LocalState(self.memories)
             if memories is not None:
-                memories.open()
-                stack.callback(memories.close)
+                memories.take_over()
+                stack.callback(memories.withdraw)
             work = Round(self.algorithm, self.objective, self.seen.training, self.transforms, memories)
             while not self._over(saved, time.monotonic() - began):
                 saved = self._round(jobs, work, saved, collate)

@@ -18,12 +18,13 @@ from torch import nn
 from sparkdl import TorchClassifier
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.ensembles.members import task_fits, task_work
-from sparkdl.ensembles.members.member import Member, Plan, Rows
+from sparkdl.ensembles.members.member import Member, Plan
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_fits import fit_in_tasks
 from sparkdl.ensembles.resampling.bootstrap import Bootstrap, member_seed
 from sparkdl.errors import Fenced, WorkerFailed
 from sparkdl.io.files import Folder
+from sparkdl.spark.columns import ROW_ID
 from tests.chaos.runs import Momentum
 from tests.faults import flip, tear
 
@@ -67,7 +68,7 @@ class Here:
 def fit(folder: Path) -> tuple[list[bytes], list[int]]:
     """Train in a directory, or resume: the members' weights, and which were trained."""
     x = np.random.default_rng(2).normal(size=(60, 3))
-    arrays = {"id": np.arange(60), "x": x, "label": (x.sum(1) > 0).astype(np.int64)}
+    arrays = {"id": np.arange(60), ROW_ID: np.arange(60), "x": x, "label": (x.sum(1) > 0).astype(np.int64)}
     base = TorchClassifier(
         model=Net, optimizer=partial(Momentum, lr=0.1), inputCols=["x"], batchSize=10, epochs=1, idCol="id"
     )
@@ -78,9 +79,9 @@ def fit(folder: Path) -> tuple[list[bytes], list[int]]:
     store = MemberStore(str(folder))
     store.begin(CONFIGURATION)
     try:
-        found = fit_in_tasks(members, Rows(SimpleNamespace(arrays=arrays, sparkSession=None), "id"), Plan(store))  # type: ignore[arg-type]
+        found = fit_in_tasks(members, SimpleNamespace(arrays=arrays, sparkSession=None), Plan(store))  # type: ignore[arg-type]
     finally:
-        store.end()
+        store.withdraw()
     assert sorted([*found.trained, *found.restored]) == ALL
     tensors = [model.module().state_dict().values() for model in found.models]
     return [torch.cat([each.flatten() for each in member]).numpy().tobytes() for member in tensors], found.trained

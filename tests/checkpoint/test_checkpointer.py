@@ -222,7 +222,7 @@ def test_temporary_directory_that_a_worker_cannot_see_is_a_warning(tmp_path):
         fit(checkpointer(tmp_path, 1, token="nobody-announced-it"))
     assert list(tmp_path.iterdir()) == []
     kept = checkpointer(tmp_path, 3, token="announced")
-    SharedDirectory(kept.checkpoints.folder, "announced").announce()
+    SharedDirectory(kept.checkpoints.directory, "announced").announce()
     fit(kept, attempt=0)
     assert kept.checkpoints.latest()[1].manifest.clock.step == 9  # of ten: nobody would read the last one
 

@@ -12,7 +12,6 @@ from sparkdl.checkpoint.manifest import FORMAT, Digest, Manifest, Name
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.errors import CheckpointDamaged, InvalidInput
-from sparkdl.io.files import Folder
 from tests.checkpoint.saving import at, content, fenced, flip, newest, save, there
 from tests.data.spooled import largest_file
 from tests.object_store import object_store
@@ -171,7 +170,7 @@ def test_mistakes_raise(local):
         (lambda: save(local, 1), "exists already"),
         (lambda: save(local, 2, extra={"x": {1}}), "extra of .* is not JSON"),
         (lambda: local.commit(later, [Digest.of("on-another-host", b"")], at(2), world_size=1), "-host is missing"),
-        (lambda: SharedDirectory(local.folder, "a/b"), "'a/b' cannot be a token"),
+        (lambda: SharedDirectory(local.directory, "a/b"), "'a/b' cannot be a token"),
     ]:
         with pytest.raises((InvalidInput, CheckpointDamaged), match=what):
             call()
@@ -180,9 +179,8 @@ def test_mistakes_raise(local):
 
 
 def test_only_processes_of_one_directory_see_its_token(directory, tmp_path):
-    folder = Folder.of(directory)
-    first, second = SharedDirectory(folder, "token-1"), SharedDirectory(folder, "token-2")
-    elsewhere = SharedDirectory(Folder.of(f"{tmp_path}/elsewhere"), "token-1")
+    first, second = SharedDirectory(directory, "token-1"), SharedDirectory(directory, "token-2")
+    elsewhere = SharedDirectory(f"{tmp_path}/elsewhere", "token-1")
     first.announce()
     first.check("shards")
     assert (first.sees(), second.sees()) == (True, False)
@@ -191,4 +189,4 @@ def test_only_processes_of_one_directory_see_its_token(directory, tmp_path):
     second.take_over()
     assert (first.sees(), second.sees()) == (False, True)
     second.withdraw()
-    assert not folder.sizes("")
+    assert not first.folder.sizes("")

@@ -7,7 +7,6 @@ import pytest
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.members.member import Rows
 from sparkdl.spark.columns import ROW_ID
 from tests.rounds.data import adult
 from tests.sessions import frame
@@ -21,4 +20,4 @@ def people(spark):
     names = [f"x{number}" for number in range(20)]
     data = data.select("id", "label", *(F.col("x")[number].alias(name) for number, name in enumerate(names)))
     assembled = VectorAssembler(inputCols=names, outputCol="features").transform(data).withColumn(ROW_ID, F.col("id"))
-    return Rows(assembled.repartition(2).cache(), ROW_ID)
+    return assembled.repartition(2).cache()

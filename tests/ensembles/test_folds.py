@@ -8,20 +8,22 @@ from pyspark.ml import Pipeline
 from pyspark.ml.classification import DecisionTreeClassifier
 from pyspark.ml.feature import StandardScaler
 from pyspark.ml.regression import LinearRegression
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.folds import Folds, seeded, summary
-from sparkdl.ensembles.members.member import Models, Rows
+from sparkdl.ensembles.folds import Folds, summary
+from sparkdl.ensembles.members.member import Models
 from sparkdl.ensembles.resampling.bootstrap import AllRows, LeaveFoldOut, member_seed, uniform
 from sparkdl.ensembles.stacking import Stacking
 from sparkdl.errors import InvalidInput
+from sparkdl.spark.columns import ROW_ID
 from tests.sessions import frame
 
 IDS = np.arange(1000)
 
 
-def rows_of(count: int, **columns: np.ndarray) -> Rows:
-    return Rows(frame({"row": np.arange(count), **columns}), "row")
+def rows_of(count: int, **columns: np.ndarray) -> DataFrame:
+    return frame({ROW_ID: np.arange(count), **columns})
 
 
 def test_members_are_numbered_by_base_and_fold_and_seeded(spark):
@@ -35,7 +37,7 @@ def test_members_are_numbered_by_base_and_fold_and_seeded(spark):
     assert members[3].estimator is not bases[1]
     assert members[3].estimator.extractParamMap() == bases[1].extractParamMap()
     base = Pipeline(stages=[StandardScaler(inputCol="x", outputCol="z"), DecisionTreeClassifier(featuresCol="z")])
-    assert seeded(base, 4, 1).getStages()[-1].getSeed() == member_seed(4, 1)
+    assert Folds(3, 4).seeded(base, 1).getStages()[-1].getSeed() == member_seed(4, 1)
     assert not base.getStages()[-1].isSet("seed")
     fits = Models([], [], [], [4, 1], [0]), Models([], [], [], [], [9])
     assert summary(*fits) == {"trained": [1, 4], "restored": [0, 9]}
@@ -49,7 +51,7 @@ def test_each_row_is_held_out_once(spark, count):
     assert (counts.sum(0) == count - 1).all()
     assert (1 - counts).sum(1) == pytest.approx(200 / count, rel=0.2)
     for fold in range(count):
-        held = sorted(row for (row,) in folds.held(rows, fold).collect())
+        held = sorted(row for (row,) in folds.held_out(rows, fold).collect())
         assert held == np.flatnonzero(counts[fold] == 0).tolist()
     other = Folds(count, 2).without(0).counts(IDS)
     assert (other == folds.without(0).counts(IDS)).mean() == pytest.approx(1 - 2 * (count - 1) / count**2, abs=0.06)
@@ -57,14 +59,10 @@ def test_each_row_is_held_out_once(spark, count):
 
 def test_tally_counts_folds_and_classes(spark):
     rows = rows_of(90, label=np.arange(90) % 5)
-    tally = Folds(3, 1).checked(rows, "label")
-    fold = np.floor(uniform(IDS[:90], 1) * 3)
-    assert tally.rows == tuple(int((fold == each).sum()) for each in range(3))
-    assert tally.classes == 5
-    assert Folds(3, 1).checked(rows).classes is None
-    unlabelled = Rows(rows.frame.withColumn("label", F.when(F.col("row") > 5, F.col("label"))), "row")
-    tally = Folds(2, 1).checked(unlabelled, "label")
-    assert (sum(tally.rows), tally.classes) == (90, 5)
+    assert Folds(3, 1).count_rows(rows, "label") == (90, 5)
+    assert Folds(3, 1).count_rows(rows) == (90, None)
+    unlabelled = rows.withColumn("label", F.when(F.col(ROW_ID) > 5, F.col("label")))
+    assert Folds(2, 1).count_rows(unlabelled, "label") == (90, 5)
 
 
 EMPTY = [each for each in range(8) if each not in np.floor(uniform(IDS[:8], 0) * 8)]
@@ -81,7 +79,7 @@ EMPTY = [each for each in range(8) if each not in np.floor(uniform(IDS[:8], 0) *
 )
 def test_rows_that_cannot_be_folded_raise(spark, count, rows, message):
     with pytest.raises(InvalidInput, match=message):
-        Folds(count, 0).checked(rows_of(rows, label=np.full(rows, 3.0)), "label")
+        Folds(count, 0).count_rows(rows_of(rows, label=np.full(rows, 3.0)), "label")
 
 
 @pytest.mark.parametrize("given", [1, 0, -3])

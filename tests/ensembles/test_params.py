@@ -59,11 +59,11 @@ def test_rows_are_persisted_while_members_depend_on_their_numbers(given, tmp_pat
     made = ensemble.copy().with_bases([LinearRegression()]).setRunDir(str(tmp_path) if stored else None)
     ends = pytest.raises(LookupError, match="on purpose") if fails else nullcontext()
     with ends, made.running(given) as (rows, plan):
-        assert rows.frame.storageLevel.useDisk == persisted
-        assert ((plan.kept is not None), plan.parallelism) == (stored, 1)
+        assert rows.storageLevel.useDisk == persisted
+        assert ((plan.store is not None), plan.parallelism) == (stored, 1)
         if fails:
             raise LookupError("on purpose")
-    assert (rows.frame.storageLevel, given.storageLevel) == (NONE, level)
+    assert (rows.storageLevel, given.storageLevel) == (NONE, level)
     given.unpersist()
     numbered = ensemble.getIdCol() is None and (stored or isinstance(ensemble, Stacking))
     # One look for the stored members, and another at the end if Spark numbers the rows.
@@ -92,8 +92,8 @@ def test_numbers_that_change_while_members_train_raise(spark, tmp_path, ensemble
     message = f"row numbers changed while members trained: {message}"
     message += f".* Also delete '{directory}'" if stored else ""
     with pytest.raises(SparkdlError, match=message), made.running(unordered) as (rows, _):
-        rows.frame.unpersist(blocking=True)
-    assert rows.frame.storageLevel == NONE
+        rows.unpersist(blocking=True)
+    assert rows.storageLevel == NONE
 
 
 def test_ensembles_with_folds_ignore_disagreement(given):
@@ -138,7 +138,7 @@ def test_estimators_of_a_map_have_their_own_directories(given, tmp_path, make, n
             ensemble = make().setIdCol("id")
             ensemble = ensemble.copy({ensemble.getParam(name): value(which)})
         with ensemble.setRunDir(str(tmp_path)).running(given) as (_, plan):
-            directory: str = plan.kept.directory
+            directory: str = plan.store.directory
         assert directory.startswith(f"{tmp_path}/")
         return directory
 

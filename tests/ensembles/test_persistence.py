@@ -163,10 +163,7 @@ DAMAGE = {
         metadata(lambda found: found | {"sparkdl": found["sparkdl"] | {"format": 99}}),
         r"newer was written by a newer sparkdl \(format 99\)",
     ),
-    "without": (
-        metadata(lambda found: found["sparkdl"].pop("rule") and found),
-        "without is damaged: KeyError: 'rule'",
-    ),
+    "without": (metadata(lambda found: found["sparkdl"].pop("rule") and found), "without is damaged: KeyError: 'rule'"),
     "class": (
         lambda path: metadata(lambda found: found | {"class": "shutil.rmtree"})(path / "members/00001"),
         "members/00001 cannot be loaded: TypeError: shutil.rmtree is <function",

@@ -19,11 +19,11 @@ from pyspark.sql import functions as F
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.ensembles import folds as folds_module
 from sparkdl.ensembles.folds import Folds
-from sparkdl.ensembles.members.member import Rows
 from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
 from sparkdl.ensembles.resampling.bootstrap import AllRows, uniform
 from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
 from sparkdl.errors import InvalidInput
+from sparkdl.spark.columns import ROW_ID
 from tests.ensembles.fakes import Crippled, Known, KnownClasses, Memoriser
 from tests.ensembles.voters import member
 from tests.ml import nets
@@ -94,7 +94,7 @@ def test_memorised_labels_do_not_reach_meta(data, monkeypatch, leaks):
 
 
 def test_each_row_is_predicted_once_by_members_that_did_not_see_it(data):
-    rows, folds, models = Rows(data, "row"), Folds(3, 9), list[Any]()
+    rows, folds, models = data.withColumn(ROW_ID, F.col("row")), Folds(3, 9), list[Any]()
     for _ in range(2):
         drawn = [folds.without(fold).counts(ARRAYS["row"]) for fold in range(3)] + [np.ones(ROWS)]
         models += [Known({int(i): 1.0 for i in np.flatnonzero(counts)}) for counts in drawn]
@@ -151,7 +151,7 @@ def test_meta_features_are_probabilities_scores_or_classes(data):
             scored = models[folds.index(base, k)].transform(data).select("row", vector_to_array(name))
             each.append(np.array([numbers for _, numbers in sorted(scored.collect())]))
         expected.append(np.where(fold[:, None] == 0, each[0], each[1]))
-    found = vectors(level_one(Rows(data, "row"), folds, models, LevelOne(3)))
+    found = vectors(level_one(data.withColumn(ROW_ID, F.col("row")), folds, models, LevelOne(3)))
     zeros = np.zeros((ROWS, 1))  # for the class that the second base does not know
     np.testing.assert_allclose(found, np.hstack([*expected, zeros, zeros + 1]), rtol=1e-12)
 

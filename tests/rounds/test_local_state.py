@@ -13,7 +13,7 @@ from tests.object_store import object_store
 
 def test_pickled_copy_reads_state_by_name(tmp_path):
     states = LocalState(str(tmp_path / "states"))
-    states.open()
+    states.take_over()
     name = states.write(3, 1, {"x": torch.arange(3.0), "rho": 0.5})
     found = cloudpickle.loads(cloudpickle.dumps(states)).read(name)
     assert torch.equal(found["x"], torch.arange(3.0))
@@ -26,19 +26,19 @@ def test_directory_without_token_of_driver_raises(tmp_path):
     states = LocalState(str(tmp_path / "states"))
     with pytest.raises(InvalidInput, match=r"not share the driver's directory .*set runDir"):
         states.write(1, 0, {})
-    states.open()
+    states.take_over()
     name = states.write(1, 0, {})
-    states.close()
+    states.withdraw()
     with pytest.raises(InvalidInput, match="not share the driver's directory"):
         states.read(name)
     for _ in range(2):  # a driver deletes the tokens of earlier drivers
-        LocalState(str(tmp_path / "tokens")).open()
+        LocalState(str(tmp_path / "tokens")).take_over()
     assert len(list((tmp_path / "tokens").iterdir())) == 1
 
 
 def test_forget_deletes_one_round(tmp_path):
     states = LocalState(str(tmp_path))
-    states.open()
+    states.take_over()
     names = [states.write(number, 0, number) for number in (1, 2)]
     states.forget(1)
     states.forget(-1)
@@ -50,8 +50,8 @@ def test_forget_deletes_one_round(tmp_path):
 def test_object_store_serves_states(tmp_path):
     with object_store(tmp_path) as query:
         states = LocalState(f"s3://key:secret@runs/states?{query}")
-        states.open()
+        states.take_over()
         assert states.read(states.write(1, 0, {"u": 1})) == {"u": 1}
         states.forget(1)
-        states.close()
+        states.withdraw()
     assert "secret" not in repr(states)

@@ -23,12 +23,11 @@ from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
 from sparkdl.ensembles.boosting.target import Target, target_of
 from sparkdl.ensembles.declarations import BoostingParams
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
+from sparkdl.ensembles.members.member import Member, Models, Plan
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import SingleBaseParams
 from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput
-from sparkdl.spark.columns import ROW_ID
 from sparkdl.training.early_stopping import EarlyStopping
 
 _RATES = {"classifier": 1.0, "regressor": 0.1}
@@ -56,21 +55,21 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
         begin, settings = self._opened(base, dataset, target, stopping)
         with self.running(dataset) as (rows, plan):
             run = _BoostingRun(base, self.getSeed(), plan)
-            rounds = begin(rows.frame)
+            rounds = begin(rows)
             try:
                 over = run.run(rounds, self.getNumModels() or _MOST[kind])
             finally:
                 rounds.running.close()
         used = len(run.models) if stopping.patience is None else stopping.best or 1
         seconds = time.monotonic() - start
-        made = EnsembleModel(
+        model = EnsembleModel(
             run.models[:used],
             weights=run.weights[:used],
             history=run.history,
             report={"trained": run.trained, "restored": run.restored, "over": over, "seconds": seconds},
             **settings,
         )
-        return self.named_as(plan.reported(made), base)
+        return self.named_as(plan.reported(model), base)
 
     def _opened(
         self, base: Estimator[Any], dataset: DataFrame, target: Target, stopping: EarlyStopping
@@ -143,21 +142,19 @@ class _BoostingRun:
     def run(self, rounds: Rounds, most: int) -> str:
         """Train members; return the stop reason."""
         for index in range(most):
-            start = time.monotonic()
-            found = rounds.running.retry_on_lost_blocks(partial(self._member, index, rounds))
-            (model,) = found.models
-            seconds = found.seconds[0] if found.seconds else time.monotonic() - start
-            verdict = rounds.running.retry_on_lost_blocks(partial(rounds.evaluate_member, index, model))
-            self.trained += found.trained
-            self.restored += found.restored
-            self.history.append({**verdict.row, "seconds": seconds})
-            if verdict.weight is not None:
+            fit = rounds.running.retry_on_lost_blocks(partial(self._fit, index, rounds))
+            (model,) = fit.models
+            result = rounds.running.retry_on_lost_blocks(partial(rounds.evaluate_member, index, model))
+            self.trained += fit.trained
+            self.restored += fit.restored
+            self.history.append({**result.row, "seconds": fit.seconds[0]})
+            if result.weight is not None:
                 self.models.append(model)
-                self.weights.append(verdict.weight)
-            if verdict.stop_reason is not None:
-                return verdict.stop_reason
+                self.weights.append(result.weight)
+            if result.stop_reason is not None:
+                return result.stop_reason
         return "numModels"
 
-    def _member(self, index: int, rounds: Rounds) -> Models:
+    def _fit(self, index: int, rounds: Rounds) -> Models:
         estimator = changed(self.base, seed=member_seed(self.seed, index), **rounds.columns)
-        return fit_members([Member(index, estimator)], Rows(rounds.member_rows(), ROW_ID), self.plan)
+        return fit_members([Member(index, estimator)], rounds.member_rows(), self.plan)

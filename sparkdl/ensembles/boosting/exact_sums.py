@@ -24,40 +24,29 @@ _LEAST = -960  # smallest exponent: 2^(53 - e) must not overflow
 
 
 def fixed_sum(values: Column, exponent: int = 0) -> Column:
-    """Aggregate ``sum_i q_i``: an integer as a decimal; null without values.
-
-    Args:
-        values: doubles up to ``2^exponent`` in magnitude; nulls are ignored.
-        exponent: ``e``.
-    """
+    """Aggregate ``sum_i q_i`` of doubles up to ``2^exponent``: an integer as a decimal; null without values."""
     # A direct cast from double to decimal would convert through the shortest text of the double.
-    whole = F.rint(values * F.lit(math.ldexp(1.0, BITS - exponent))).cast("bigint")
-    return F.sum(whole.cast("decimal(20,0)"))
+    integers = F.rint(values * F.lit(math.ldexp(1.0, BITS - exponent))).cast("bigint")
+    return F.sum(integers.cast("decimal(20,0)"))
 
 
 def as_float(total: object, exponent: int = 0) -> float:
     """The double nearest to a collected sum of ``q_i``."""
-    whole = int(total or 0)  # type: ignore[call-overload]
-    return float(Fraction(whole) * Fraction(2) ** (exponent - BITS))
+    integer = int(total or 0)  # type: ignore[call-overload]
+    return float(Fraction(integer) * Fraction(2) ** (exponent - BITS))
 
 
 def exact_sums(frame: DataFrame, values: Mapping[str, Column]) -> dict[str, float]:
-    """Sum several columns; Spark computes the rows twice.
+    """Sums of several columns of doubles, by name; Spark computes the rows twice.
 
-    Args:
-        frame: the rows.
-        values: doubles by name; nulls are ignored.
-
-    Returns:
-        The sums by name; ``nan`` if a column has a value that is not finite, 0 if it has no values.
+    A sum ignores nulls. It is ``nan`` if a value is not finite, 0 without values.
     """
     peaks = frame.agg(*(F.max(F.abs(value)).alias(name) for name, value in values.items())).collect()[0].asDict()
     exponents = {
         name: max(math.frexp(peak or 0.0)[1], _LEAST) for name, peak in peaks.items() if math.isfinite(peak or 0.0)
     }
-    found = dict.fromkeys(values, math.nan)
+    sums = dict.fromkeys(values, math.nan)
     if exponents:
-        sums = [fixed_sum(values[name], exponent).alias(name) for name, exponent in exponents.items()]
-        totals = frame.agg(*sums).collect()[0].asDict()
-        found |= {name: as_float(totals[name], exponent) for name, exponent in exponents.items()}
-    return found
+        totals = frame.agg(*(fixed_sum(values[name], exponents[name]).alias(name) for name in exponents)).collect()[0]
+        sums |= {name: as_float(totals[name], exponent) for name, exponent in exponents.items()}
+    return sums

@@ -24,8 +24,8 @@ from pyspark.sql import functions as F
 
 from sparkdl.ensembles.boosting.exact_sums import exact_sums
 from sparkdl.ensembles.boosting.protocol import MemberResult
-from sparkdl.ensembles.boosting.running_sums import SUM, TERM, Contribution, RunningSums
-from sparkdl.ensembles.boosting.target import Target, counted, not_finite, refuse, weight_fault
+from sparkdl.ensembles.boosting.running_sums import SUM, TERM, RunningSums
+from sparkdl.ensembles.boosting.target import Target, not_finite
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.columns import col
 from sparkdl.training.early_stopping import EarlyStopping
@@ -35,30 +35,21 @@ RESIDUAL = "sparkdl residual"
 
 @dataclass(frozen=True)
 class Start:
-    """State before the first member.
-
-    Attributes:
-        mean: ``F_0``.
-        weight: total weight of the training rows.
-        held: total weight of the validation rows.
-    """
+    """``F_0``, and the total weights of the training rows and the validation rows."""
 
     mean: float
     weight: float
-    held: float
+    validation_weight: float
 
 
 def start_of(dataset: DataFrame, target: Target) -> Start:
     """Compute the start of boosting; Spark computes the rows three times.
 
     Raises:
-        InvalidInput: a label is not finite, a weight is negative or not finite, or no weight is above 0.
+        InvalidInput: a label or weight is invalid, or no weight is above 0.
     """
     labels, weights = target.labels, target.weights
-    fault, faulty = weight_fault(target)
-    labelled = counted((target.counts | target.valid) & not_finite(labels))
-    found = dataset.agg(labelled.alias("labels"), faulty.alias("weights")).collect()[0]
-    refuse({f"a label in {target.label!r} that is no finite number": found["labels"], fault: found["weights"]})
+    target.aggregates(dataset, (target.counts | target.valid) & not_finite(labels), "finite number")
     sums = exact_sums(
         dataset,
         {
@@ -75,41 +66,22 @@ def start_of(dataset: DataFrame, target: Target) -> Start:
 
 
 class GradientRounds:
-    """Rounds of gradient boosting.
-
-    Args:
-        rows: rows with ids.
-        target: label and weight columns.
-        start: result of ``start_of``.
-        rate: ``nu``.
-        prediction: prediction column of the members.
-        stopping: early stopping.
-    """
+    """Rounds of gradient boosting on rows with ids; ``start`` is the result of ``start_of``, ``rate`` is ``nu``."""
 
     columns: Mapping[str, str] = {"labelCol": RESIDUAL}
 
     def __init__(
-        self,
-        rows: DataFrame,
-        target: Target,
-        start: Start,
-        rate: float,
-        *,
-        prediction: str,
-        stopping: EarlyStopping,
+        self, rows: DataFrame, target: Target, start: Start, rate: float, *, prediction: str, stopping: EarlyStopping
     ) -> None:
-        self.running = RunningSums(
-            rows,
-            F.lit(start.mean),
-            Contribution(prediction, lambda found: F.coalesce(found.cast("double"), F.lit(math.nan))),
-        )
+        term = F.coalesce(col(prediction).cast("double"), F.lit(math.nan))
+        self.running = RunningSums(rows, F.lit(start.mean), term)
         self.stopping = stopping
         self._target, self._start, self._rate = target, start, rate
 
     def member_rows(self) -> DataFrame:
         """The training rows of the next member, with the residuals ``r_i`` in ``RESIDUAL``."""
-        residual = self._target.labels - col(SUM)
-        return self.running.frame.where(~self._target.valid).withColumn(RESIDUAL, residual).drop(SUM)
+        rows = self.running.frame.where(~self._target.valid)
+        return rows.withColumn(RESIDUAL, self._target.labels - col(SUM)).drop(SUM)
 
     def evaluate_member(self, index: int, model: Model) -> MemberResult:
         """Add a member and compute the losses.
@@ -117,13 +89,13 @@ class GradientRounds:
         Raises:
             SparkdlError: a prediction or its squared error is not finite.
         """
-        looked, target = self.running.look(model), self._target
+        rows, target = self.running.predict(model), self._target
         left = target.labels - (col(SUM) + F.lit(self._rate) * col(TERM))
         squares = target.weights * left * left
         losses = {"loss": F.when(target.counts, squares)}
         if target.validation is not None:
             losses["valid_loss"] = F.when(target.valid, squares)
-        sums = exact_sums(looked, losses)
+        sums = exact_sums(rows, losses)
         if not all(map(math.isfinite, sums.values())):
             raise SparkdlError(
                 f"member {index} predicts numbers that are not finite, or too large to square; try a smaller "
@@ -132,6 +104,6 @@ class GradientRounds:
         self.running.add(model, self._rate)
         row = {"member": index, "loss": sums["loss"] / self._start.weight, "weight": self._rate}
         if "valid_loss" in sums:
-            row["valid_loss"] = sums["valid_loss"] / self._start.held
+            row["valid_loss"] = sums["valid_loss"] / self._start.validation_weight
         over = "valid_loss" in row and self.stopping.after(index + 1, row["valid_loss"])
         return MemberResult(self._rate, row, "the loss on validation rows" if over else None)

@@ -42,9 +42,4 @@ class Rounds(Protocol):
         """The rows for the next member."""
 
     def evaluate_member(self, index: int, model: Model) -> MemberResult:
-        """Evaluate a member, and add it to the sums unless it is discarded.
-
-        Args:
-            index: index of the member, from 0.
-            model: the member.
-        """
+        """Evaluate a member, and add it to the sums unless it is discarded."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from pyspark.ml import Model
@@ -33,47 +32,32 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Contribution:
-    """Contribution of a member to a row's sum, before its weight.
-
-    Attributes:
-        prediction: prediction column of the members.
-        of: maps that column to the term, a double that is never null.
-    """
-
-    prediction: str
-    of: Callable[[Column], Column]
-
-
 class RunningSums:
-    """The rows with their running sums; call ``close`` at the end.
+    """The rows with their running sums, from ``start`` on; call ``close`` at the end.
 
-    Args:
-        rows: input rows; Spark recomputes them if an executor is lost.
-        start: sums before the first member.
-        term: contribution of each member.
+    ``term`` is a double that is never null, an expression of the columns of a member's output. If an executor is lost,
+    Spark recomputes the rows.
     """
 
     frame: DataFrame
     """The rows with their sums in ``SUM``."""
 
-    def __init__(self, rows: DataFrame, start: Column, term: Contribution) -> None:
-        self._given = rows.withColumn(SUM, start)
+    def __init__(self, rows: DataFrame, start: Column, term: Column) -> None:
+        self._input = rows.withColumn(SUM, start)
         self._term = term
         self._members: list[tuple[Model, float]] = []
-        self._held = self.frame = _materialize(self._given)
+        self._stored = self.frame = _materialize(self._input)
 
-    def look(self, model: Model) -> DataFrame:
-        """The rows with their sums, and the contribution of a new member in ``TERM``."""
-        before, self._held = self._held, _materialize(self._with_term(self.frame, model))
+    def predict(self, model: Model) -> DataFrame:
+        """The rows with their sums, and the term of a new member in ``TERM``."""
+        before, self._stored = self._stored, _materialize(self._with_term(self.frame, model))
         release(before)
-        self.frame = self._held.drop(TERM)
-        return self._held
+        self.frame = self._stored.drop(TERM)
+        return self._stored
 
     def add(self, model: Model, weight: float) -> None:
-        """Add the member of the last ``look``."""
-        self.frame = _summed(self._held, weight)
+        """Add the member of the last ``predict``."""
+        self.frame = _summed(self._stored, weight)
         self._members.append((model, weight))
 
     def retry_on_lost_blocks(self, step: Callable[[], T]) -> T:
@@ -86,7 +70,7 @@ class RunningSums:
             try:
                 return step()
             except Exception as error:
-                if not left or self._whole():
+                if not left or not self._lost_blocks():
                     raise
                 _log.warning("executors lost rows; fit computes them again: %s", error)
             self._recover()
@@ -94,39 +78,38 @@ class RunningSums:
 
     def close(self) -> None:
         """Release the rows."""
-        release(self._held)
+        release(self._stored)
 
     def _with_term(self, frame: DataFrame, model: Model) -> DataFrame:
-        term = self._term.of(col(self._term.prediction))
-        return model.transform(frame).select(*map(col, frame.columns), term.alias(TERM))
+        return model.transform(frame).select(*map(col, frame.columns), self._term.alias(TERM))
 
-    def _whole(self) -> bool:
+    def _lost_blocks(self) -> bool:
         try:
-            self._held.count()
+            self._stored.count()
         except Exception as error:
-            return _LOST not in str(error)
-        return True
+            return _LOST in str(error)
+        return False
 
     def _recover(self) -> None:
         """Recompute the sums of all members; the next step notices executors lost meanwhile."""
-        held: DataFrame | None = None
+        stored: DataFrame | None = None
         try:
-            held = frame = _materialize(self._given)
+            stored = frame = _materialize(self._input)
             for index, (model, weight) in enumerate(self._members, start=1):
                 frame = _summed(self._with_term(frame, model), weight)
                 if index % _MEMBERS_PER_JOB == 0 or index == len(self._members):
-                    before, held = held, _materialize(frame)
+                    before, stored = stored, _materialize(frame)
                     release(before)
-                    frame = held
+                    frame = stored
         except BaseException as error:
-            if held is not None:
-                release(held)
+            if stored is not None:
+                release(stored)
             if _LOST not in str(error):
                 raise
             _log.warning("executors lost more rows while fit computed lost rows again: %s", error)
             return
-        release(self._held)
-        self._held = self.frame = held
+        release(self._stored)
+        self._stored = self.frame = stored
 
 
 def _summed(frame: DataFrame, weight: float) -> DataFrame:
@@ -134,5 +117,4 @@ def _summed(frame: DataFrame, weight: float) -> DataFrame:
 
 
 def _materialize(frame: DataFrame) -> DataFrame:
-    """Compute the rows and cut their lineage."""
-    return frame.localCheckpoint()
+    return frame.localCheckpoint()  # computes the rows and cuts their lineage

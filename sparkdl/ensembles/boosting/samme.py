@@ -28,8 +28,8 @@ from pyspark.sql import functions as F
 
 from sparkdl.ensembles.boosting.exact_sums import as_float, fixed_sum
 from sparkdl.ensembles.boosting.protocol import MemberResult
-from sparkdl.ensembles.boosting.running_sums import SUM, TERM, Contribution, RunningSums
-from sparkdl.ensembles.boosting.target import Target, counted, not_finite, refuse, weight_fault
+from sparkdl.ensembles.boosting.running_sums import SUM, TERM, RunningSums
+from sparkdl.ensembles.boosting.target import Target, not_finite
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import col
 
@@ -40,12 +40,7 @@ _NOTHING = float("-inf")  # logarithm of weight 0
 
 @dataclass(frozen=True)
 class Samme:
-    """The equations of SAMME.
-
-    Attributes:
-        classes: ``K``, at least 2.
-        rate: ``nu``, above 0.
-    """
+    """The equations of SAMME for ``K`` classes and the learning rate ``nu``."""
 
     classes: int
     rate: float = 1.0
@@ -56,20 +51,11 @@ class Samme:
         return 1.0 - 1.0 / self.classes
 
     def by_chance(self, wrong: int, right: int) -> bool:
-        """Whether ``err_m >= 1 - 1/K``, exactly: ``1 - 1/K`` itself is no double.
-
-        Args:
-            wrong: total weight of the wrongly predicted rows, in any units.
-            right: total weight of all other rows, in the same units.
-        """
+        """Whether ``err_m >= 1 - 1/K``, exactly, by the total weights of rows: ``1 - 1/K`` itself is no double."""
         return wrong * self.classes >= (wrong + right) * (self.classes - 1)
 
     def alpha(self, error: float) -> float:
-        """Weight ``alpha_m`` of a member.
-
-        Args:
-            error: ``err_m``, in [0, 1 - 1/K).
-        """
+        """Weight ``alpha_m`` of a member with the error ``err_m``, in [0, 1 - 1/K)."""
         if error == 0.0:
             return 1.0
         return self.rate * (math.log((1.0 - error) / error) + math.log(self.classes - 1.0))
@@ -77,57 +63,37 @@ class Samme:
 
 @dataclass(frozen=True)
 class Classes:
-    """Summary of the labels and weights.
-
-    Attributes:
-        present: number of classes among the rows, ``K``.
-        highest: largest label.
-        peak: largest user weight.
-    """
+    """Number of classes among the rows, ``K``, and the largest label."""
 
     present: int
     highest: int
-    peak: float
 
 
 def classes_of(dataset: DataFrame, target: Target) -> Classes:
-    """Summarize the classes; Spark computes the rows once.
+    """Count the classes; Spark computes the rows once.
 
     Raises:
-        InvalidInput: a label is no class index, a weight is negative or not finite, or there are fewer than two
-            classes.
+        InvalidInput: a label or weight is invalid, or there are fewer than two classes.
     """
     labels, weights = target.labels, target.weights
     index = ~not_finite(labels) & (labels >= 0) & (labels == F.floor(labels))
-    with_weight = target.counts & (weights > 0)
-    fault, faulty = weight_fault(target)
-    found = dataset.agg(
-        counted(target.counts & ~index).alias("labels"),
-        faulty.alias("weights"),
-        F.count_distinct(F.when(with_weight, labels)).alias("present"),
-        F.max(F.when(target.counts, labels)).alias("highest"),
-        F.max(F.when(target.counts, weights)).alias("peak"),
-    ).collect()[0]
-    label = f"a label in {target.label!r} that is no whole number of at least 0"
-    refuse({label: found["labels"], fault: found["weights"]})
-    if found["present"] < 2:
+    row = target.aggregates(
+        dataset,
+        target.counts & ~index,
+        "whole number of at least 0",
+        present=F.count_distinct(F.when(target.counts & (weights > 0), labels)),
+        highest=F.max(F.when(target.counts, labels)),
+    )
+    if row["present"] < 2:
         raise InvalidInput(
-            f"the rows of weight above 0 have {found['present']} classes in {target.label!r}; boosting expects two or "
+            f"the rows of weight above 0 have {row['present']} classes in {target.label!r}; boosting expects two or "
             "more."
         )
-    return Classes(found["present"], int(found["highest"]), float(found["peak"]))
+    return Classes(row["present"], int(row["highest"]))
 
 
 class SammeRounds:
-    """Rounds of SAMME.
-
-    Args:
-        rows: rows with ids.
-        target: label and weight columns.
-        classes: result of ``classes_of``.
-        rate: ``nu``.
-        prediction: prediction column of the members.
-    """
+    """Rounds of SAMME on rows with ids; ``classes`` is the result of ``classes_of``, ``rate`` is ``nu``."""
 
     columns: Mapping[str, str] = {"weightCol": WEIGHT}
 
@@ -137,8 +103,7 @@ class SammeRounds:
         self._target = target
         # Spark's logarithm of 0 is null.
         start = F.when(weights > 0, F.log(weights)).otherwise(F.lit(_NOTHING))
-        wrong = Contribution(prediction, lambda found: F.coalesce((found != labels).cast("double"), F.lit(1.0)))
-        self.running = RunningSums(rows, start, wrong)
+        self.running = RunningSums(rows, start, F.coalesce((col(prediction) != labels).cast("double"), F.lit(1.0)))
         self._peak, self._mean = 0.0, 1.0
         try:
             self.running.retry_on_lost_blocks(self._begin)
@@ -156,13 +121,13 @@ class SammeRounds:
         Raises:
             InvalidInput: the first member is no better than chance.
         """
-        counts, missed, held = self._target.counts, col(TERM) == 1.0, col(SUM)
+        counts, missed = self._target.counts, col(TERM) == 1.0
         sums = []
         for name, rows in (("wrong", counts & missed), ("right", counts & ~missed)):
             sums.append(fixed_sum(F.when(rows, self._units())).alias(name))
-            sums.append(F.max(F.when(rows, held)).alias(f"{name} peak"))
-        (found,) = self.running.look(model).agg(*sums).collect()
-        wrong, right = int(found["wrong"] or 0), int(found["right"] or 0)
+            sums.append(F.max(F.when(rows, col(SUM))).alias(f"{name} peak"))
+        (totals,) = self.running.predict(model).agg(*sums).collect()
+        wrong, right = int(totals["wrong"] or 0), int(totals["right"] or 0)
         error = wrong / (wrong + right)  # integer division rounds to the nearest double
         if self.arithmetic.by_chance(wrong, right):
             if index == 0:
@@ -170,20 +135,20 @@ class SammeRounds:
                     f"the first member has a weighted error of {error:.3f}, and chance gives "
                     f"{self.arithmetic.chance:.3f}; expected a base that is better than chance."
                 )
-            discarded = {"member": index, "error": error, "weight": 0.0}
-            return MemberResult(None, discarded, "a member no better than chance")
+            return MemberResult(
+                None, {"member": index, "error": error, "weight": 0.0}, "a member no better than chance"
+            )
         alpha = self.arithmetic.alpha(error)
         self.running.add(model, alpha)
         row = {"member": index, "error": error, "weight": alpha}
         if wrong == 0:
             return MemberResult(alpha, row, "a member without an error")
-        self._reweigh(found, alpha)
+        self._reweigh(totals, alpha)
         return MemberResult(alpha, row)
 
     def _begin(self) -> None:
-        counts, held = self._target.counts, col(SUM)
-        frame = self.running.frame
-        ((peak, rows),) = frame.agg(F.max(F.when(counts, held)), counted(counts)).collect()
+        counts, frame = self._target.counts, self.running.frame
+        ((peak, rows),) = frame.agg(F.max(F.when(counts, col(SUM))), F.count_if(counts)).collect()
         self._peak, self._rows = float(peak), int(rows)
         ((total,),) = frame.agg(fixed_sum(F.when(counts, self._units()))).collect()
         self._mean = as_float(total) / self._rows
@@ -191,10 +156,10 @@ class SammeRounds:
     def _units(self) -> Column:
         return F.exp(col(SUM) - F.lit(self._peak))
 
-    def _reweigh(self, found: Row, alpha: float) -> None:
+    def _reweigh(self, totals: Row, alpha: float) -> None:
         """Update peak and mean: the weights of wrong rows grow by ``e^alpha``."""
-        wrong, right = as_float(found["wrong"]), as_float(found["right"])
-        highest = _NOTHING if found["right peak"] is None else float(found["right peak"])
-        peak = max(highest, float(found["wrong peak"]) + alpha)
+        wrong, right = as_float(totals["wrong"]), as_float(totals["right"])
+        highest = _NOTHING if totals["right peak"] is None else float(totals["right peak"])
+        peak = max(highest, float(totals["wrong peak"]) + alpha)
         total = right * math.exp(self._peak - peak) + wrong * math.exp(self._peak + alpha - peak)
         self._peak, self._mean = peak, total / self._rows

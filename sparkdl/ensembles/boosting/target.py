@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.ml import Estimator
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NumericType
 
@@ -15,8 +14,6 @@ from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import column
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import col
-
-OUTPUTS = ("predictionCol", "probabilityCol", "rawPredictionCol")
 
 
 @dataclass(frozen=True)
@@ -26,9 +23,8 @@ class Target:
     Attributes:
         label: label column.
         weight: column of user weights; default: weight 1 for each row.
-        validation: boolean column of the boosting's validation rows, which members do not see; default: none.
-        watched: boolean column of the base's own validation rows, which members see but do not train on; default:
-            none.
+        validation: boolean column of the boosting's validation rows, which members do not see.
+        watched: boolean column of the base's own validation rows, which members see but do not train on.
     """
 
     label: str
@@ -49,35 +45,49 @@ class Target:
     @property
     def valid(self) -> Column:
         """Whether a row is for validation."""
-        return F.lit(False) if self.validation is None else F.coalesce(col(self.validation), F.lit(False))
+        return _is_true(self.validation)
 
     @property
     def counts(self) -> Column:
         """Whether a row counts as a training row."""
-        watched = F.lit(False) if self.watched is None else F.coalesce(col(self.watched), F.lit(False))
-        return ~self.valid & ~watched
+        return ~self.valid & ~_is_true(self.watched)
+
+    def aggregates(self, dataset: DataFrame, wrong: Column, expected: str, **others: Column) -> Row:
+        """Other aggregates of the rows, from the job that validates labels and weights.
+
+        Args:
+            dataset: the rows.
+            wrong: whether a row has an invalid label.
+            expected: valid labels, for the message.
+            others: aggregates by name.
+
+        Raises:
+            InvalidInput: a row has an invalid label, or a weight that is negative or not finite.
+        """
+        bad = (self.counts | self.valid) & (not_finite(self.weights) | (self.weights < 0))
+        faults = {
+            f"a label in {self.label!r} that is no {expected}": wrong,
+            f"a weight in {self.weight!r} that is no finite number of at least 0": bad,
+        }
+        columns = {fault: F.count_if(condition) for fault, condition in faults.items()} | others
+        row: Row = dataset.agg(*(value.alias(name) for name, value in columns.items())).collect()[0]
+        for fault in faults:
+            if row[fault]:
+                raise InvalidInput(f"{row[fault]} rows have {fault}.")
+        return row
 
 
 def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) -> Target:
-    """Read the column names from a base, and validate them.
-
-    Args:
-        base: estimator with ``labelCol``, ``weightCol`` and ``validationIndicatorCol``.
-        dataset: the rows.
-        validation: the boosting's own ``validationIndicatorCol``.
-
-    Raises:
-        InvalidInput: a column is missing or has the wrong type, or the data has an output column of the base.
-    """
+    """Validated column names of a base, and the boosting's own ``validationIndicatorCol``."""
     label = column(base, "labelCol")
     if label is None:
         raise InvalidInput("base has no labelCol, or several; boosting expects one column of labels.")
-    found = Target(label, column(base, "weightCol"), validation, column(base, "validationIndicatorCol"))
+    target = Target(label, column(base, "weightCol"), validation, column(base, "validationIndicatorCol"))
     for param, name, boolean in (
-        ("labelCol", found.label, False),
-        ("weightCol", found.weight, False),
-        ("validationIndicatorCol", found.validation, True),
-        ("base's validationIndicatorCol", found.watched, True),
+        ("labelCol", target.label, False),
+        ("weightCol", target.weight, False),
+        ("validationIndicatorCol", target.validation, True),
+        ("base's validationIndicatorCol", target.watched, True),
     ):
         if name is None:
             continue
@@ -85,22 +95,15 @@ def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) 
             raise InvalidInput(f"{param} is {name!r}; the data has {listed(dataset.columns)}.")
         kind = dataset.schema[name].dataType
         if not isinstance(kind, BooleanType if boolean else (NumericType, BooleanType)):
-            wanted = "booleans" if boolean else "numbers"
-            raise InvalidInput(f"{param} is {name!r}, of type {kind.simpleString()}; expected {wanted}.")
-    for param in OUTPUTS:
+            expected = "booleans" if boolean else "numbers"
+            raise InvalidInput(f"{param} is {name!r}, of type {kind.simpleString()}; expected {expected}.")
+    for param in ("predictionCol", "probabilityCol", "rawPredictionCol"):
         if column(base, param) in dataset.columns:
             raise InvalidInput(
                 f"the data has a column {column(base, param)!r}, which the base's models write; drop it, or set the "
                 f"base's {param} to another name."
             )
-    return found
-
-
-def refuse(faults: Mapping[str, object]) -> None:
-    """Raise InvalidInput if a number of faulty rows, given by fault, is above 0."""
-    for what, rows in faults.items():
-        if rows:
-            raise InvalidInput(f"{rows} rows have {what}.")
+    return target
 
 
 def not_finite(values: Column) -> Column:
@@ -108,14 +111,5 @@ def not_finite(values: Column) -> Column:
     return values.isNull() | F.isnan(values) | (F.abs(values) == F.lit(float("inf")))
 
 
-def counted(condition: Column) -> Column:
-    """Aggregate: number of rows that meet a condition."""
-    return F.count(F.when(condition, 1))
-
-
-def weight_fault(target: Target) -> tuple[str, Column]:
-    """Description of invalid weights, and the aggregate that counts them."""
-    weights = target.weights
-    return f"a weight in {target.weight!r} that is no finite number of at least 0", counted(
-        (target.counts | target.valid) & (not_finite(weights) | (weights < 0))
-    )
+def _is_true(name: str | None) -> Column:
+    return F.lit(False) if name is None else F.coalesce(col(name), F.lit(False))

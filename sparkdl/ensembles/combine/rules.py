@@ -39,7 +39,7 @@ class Combining:
     Attributes:
         rule: votes, mean or sum.
         weights: member weights.
-        intercept: constant of a sum; default: 0.
+        intercept: constant of a sum.
         disagreement: whether to append the disagreement of the members.
         same_type: whether numbers keep the members' dtype instead of float64.
     """
@@ -51,15 +51,11 @@ class Combining:
     same_type: bool = False
 
     def __call__(self, outputs: Tensor) -> Tensor:
-        """Combine the outputs of all members.
+        """Combine the outputs of all members, ``[M, B, ...]``, float32 or float64.
 
-        Args:
-            outputs: ``[M, B, ...]``, float32 or float64.
-
-        Returns:
-            For votes, float64 ``[B, classes]``; with disagreement ``[B, 2 * classes]``, where the second half is the
-            weight of the members that predict each class. For numbers, the members' shape ``[B, ...]``; with
-            disagreement ``[B, D + 1]``, where the last column is the disagreement.
+        Votes are float64 ``[B, classes]``; with disagreement ``[B, 2 * classes]``, where the second half is the weight
+        of the members that predict each class. Numbers have the members' shape ``[B, ...]``; with disagreement
+        ``[B, D + 1]``, where the last column is the disagreement.
         """
         return self._votes(outputs) if self.rule in VOTES else self._number(outputs)
 
@@ -82,13 +78,13 @@ class Combining:
     def _number(self, outputs: Tensor) -> Tensor:
         total, dtype = weighted(outputs, self.weights), outputs.dtype if self.same_type else torch.float64
         mass = in_order(self.weights)
-        found = total / mass if self.rule == "mean" else total + self.intercept
+        number = total / mass if self.rule == "mean" else total + self.intercept
         if not self.disagreement:
-            return found.to(dtype)
-        squares = (outputs.double() - found).square_()
+            return number.to(dtype)
+        squares = (outputs.double() - number).square_()
         spread = squares.flatten(2).mean(-1) if squares.dim() > 2 else squares
-        apart = (weighted(spread, self.weights) / mass).sqrt_()
-        return torch.cat([found.reshape(len(found), -1), apart.unsqueeze(1)], 1).to(dtype)
+        disagreement = (weighted(spread, self.weights) / mass).sqrt_()
+        return torch.cat([number.reshape(len(number), -1), disagreement.unsqueeze(1)], 1).to(dtype)
 
 
 def weighted(values: Tensor, weights: Sequence[float]) -> Tensor:
@@ -110,11 +106,7 @@ def in_order(numbers: Sequence[float]) -> float:
 def probabilities(outputs: Tensor) -> Tensor:
     """Class probabilities of the members, ``[M, B, K]``, in the outputs' dtype.
 
-    Args:
-        outputs: scores of classifiers, ``[M, B, K]``, or the score of class 1 alone, ``[M, B, 1]`` or ``[M, B]``.
-
-    Raises:
-        InvalidInput: the outputs have another shape.
+    The outputs are the scores ``[M, B, K]``, or the score of class 1 alone, ``[M, B, 1]`` or ``[M, B]``.
     """
     if not _is_one_score(outputs):
         # A softmax along a short last dimension takes torch ten times as long.
@@ -149,17 +141,14 @@ def _number(output: Tensor) -> Tensor:
 
 
 def alike(outputs: Sequence[Tensor], rule: Rule) -> Tensor:
-    """Stack member outputs of compatible shapes to ``[M, B, ...]``.
+    """Stack member outputs to ``[M, B, ...]``; raises InvalidInput if their shapes are incompatible.
 
     Binary classifiers may have one score or two, and numbers the shape ``[B]`` or ``[B, 1]``.
-
-    Raises:
-        InvalidInput: the shapes are incompatible.
     """
     if len({output.shape for output in outputs}) > 1:
         outputs = [_two_scores(output) if rule in VOTES else _number(output) for output in outputs]
-    shapes = {tuple(output.shape) for output in outputs}
+    shapes = sorted({tuple(output.shape) for output in outputs})
     if len(shapes) > 1:
-        found = ", ".join(str(list(shape)) for shape in sorted(shapes))
-        raise InvalidInput(f"the members' outputs have the shapes {found}; expected one shape.")
+        names = ", ".join(str(list(shape)) for shape in shapes)
+        raise InvalidInput(f"the members' outputs have the shapes {names}; expected one shape.")
     return torch.stack([output if output.dtype == torch.float64 else output.float() for output in outputs])

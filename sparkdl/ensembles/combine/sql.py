@@ -31,11 +31,7 @@ _VOTES, _PROBABILITY, _PREDICTION = "sparkdl votes", "sparkdl probability", "spa
 class SqlCombiner:
     """Combines members by Spark expressions.
 
-    Attributes:
-        models: the members.
-        combining: combination rule.
-        classes: number of classes; hard votes require it, soft votes extend it to the members' largest number.
-        thresholds: class thresholds; default: none.
+    Hard votes require the number of classes; soft votes extend it to the members' largest number.
     """
 
     models: Sequence[Model]
@@ -46,30 +42,25 @@ class SqlCombiner:
     def with_outputs(self, dataset: DataFrame, names: dict[str, str]) -> DataFrame:
         """Append the ensemble's output columns to the rows.
 
-        Args:
-            dataset: the rows.
-            names: names of the output columns ``"raw"``, ``"probability"``, ``"prediction"`` and ``"disagreement"``,
-                the first two for votes alone; "" omits a column.
-
-        Raises:
-            InvalidInput: the members' columns cannot be combined.
+        ``names`` has the names of the columns ``"raw"``, ``"probability"``, ``"prediction"`` and ``"disagreement"``,
+        the first two for votes alone; "" omits a column.
         """
-        wanted = ["probability"] if self.combining.rule == "soft" else ["prediction"]
+        columns = ["probability"] if self.combining.rule == "soft" else ["prediction"]
         if self.combining.rule == "soft" and self.combining.disagreement:
-            wanted.append("prediction")
+            columns.append("prediction")
         frame = dataset
         for index, model in enumerate(self.models):
-            frame = _predicted(frame, model, index, wanted)
-        frame, found = self._votes(frame) if self.combining.rule in VOTES else self._number(frame)
-        kept = [col(name) for name in dataset.columns]
-        return frame.select(*kept, *(found[name].alias(names[name]) for name in found if names[name]))
+            frame = _with_member(frame, model, index, columns)
+        frame, outputs = self._votes(frame) if self.combining.rule in VOTES else self._number(frame)
+        added = (output.alias(names[name]) for name, output in outputs.items() if names[name])
+        return frame.select(*map(col, dataset.columns), *added)
 
     def _votes(self, frame: DataFrame) -> tuple[DataFrame, dict[str, Column]]:
         frame = frame.withColumn(_VOTES, self._soft() if self.combining.rule == "soft" else self._hard())
         total = F.aggregate(col(_VOTES), F.lit(0.0), lambda sum_, votes: sum_ + votes)
         frame = frame.withColumn(_PROBABILITY, F.transform(col(_VOTES), lambda votes: votes / total))
         frame = frame.withColumn(_PREDICTION, _class(col(_VOTES), col(_PROBABILITY), self.thresholds))
-        found = {
+        outputs = {
             "raw": array_to_vector(col(_VOTES)),
             "probability": array_to_vector(col(_PROBABILITY)),
             "prediction": col(_PREDICTION),
@@ -77,9 +68,8 @@ class SqlCombiner:
         if self.combining.disagreement:
             agree = self._sum(lambda index: F.when(_column(index) == col(_PREDICTION), 1.0).otherwise(0.0))
             mass = F.lit(in_order(self.combining.weights))
-            apart = (mass - agree) / mass
-            found["disagreement"] = F.when(F.isnan(col(_PREDICTION)), math.nan).otherwise(apart)
-        return frame, found
+            outputs["disagreement"] = F.when(F.isnan(col(_PREDICTION)), math.nan).otherwise((mass - agree) / mass)
+        return frame, outputs
 
     def _soft(self) -> Column:
         chances = [_chances(index) for index in range(len(self.models))]
@@ -91,34 +81,34 @@ class SqlCombiner:
     def _hard(self) -> Column:
         assert self.classes is not None
         predictions = [_number(index) for index in range(len(self.models))]
-        beyond = [~F.isnan(each) & ((each < 0) | (each >= self.classes)) for each in predictions]
+        outside = [~F.isnan(one) & ((one < 0) | (one >= self.classes)) for one in predictions]
         message = f"a member predicts a class outside 0 to {self.classes - 1}; set numClasses"
-        missing = reduce(Column.__or__, [F.isnan(each) for each in predictions])
+        missing = reduce(Column.__or__, map(F.isnan, predictions))
 
-        def votes(each: Column) -> Column:
-            return self._sum(lambda index: F.when(predictions[index] == each, 1.0).otherwise(0.0))
+        def votes(class_: Column) -> Column:
+            return self._sum(lambda index: F.when(predictions[index] == class_, 1.0).otherwise(0.0))
 
-        classes = F.array(*(F.lit(float(each)) for each in range(self.classes)))
+        classes = F.array(*(F.lit(float(class_)) for class_ in range(self.classes)))
         counted = F.when(missing, F.array_repeat(F.lit(math.nan), self.classes)).otherwise(F.transform(classes, votes))
-        return F.when(reduce(Column.__or__, beyond), F.raise_error(F.lit(message))).otherwise(counted)
+        return F.when(reduce(Column.__or__, outside), F.raise_error(F.lit(message))).otherwise(counted)
 
     def _number(self, frame: DataFrame) -> tuple[DataFrame, dict[str, Column]]:
         kinds = [frame.schema[_name(index, "prediction")].dataType for index in range(len(self.models))]
         arrays = {isinstance(kind, ArrayType) for kind in kinds}
         if len(arrays) > 1:
             raise InvalidInput("some members predict numbers and others arrays; expected all the same.")
-        found = self._arrays() if arrays == {True} else self._scalars()
-        return frame, found | {"prediction": found["prediction"].cast(_common(kinds))}
+        outputs = self._arrays() if arrays == {True} else self._scalars()
+        return frame, outputs | {"prediction": outputs["prediction"].cast(_common(kinds))}
 
     def _scalars(self) -> dict[str, Column]:
         mass = F.lit(in_order(self.combining.weights))
         total = self._sum(_number)
         number = total / mass if self.combining.rule == "mean" else total + self.combining.intercept
-        found = {"prediction": number}
+        outputs = {"prediction": number}
         if self.combining.disagreement:
             squares = self._sum(lambda index: _square(_number(index) - number))
-            found["disagreement"] = F.sqrt(squares / mass)
-        return found
+            outputs["disagreement"] = F.sqrt(squares / mass)
+        return outputs
 
     def _arrays(self) -> dict[str, Column]:
         mass, weights = F.lit(in_order(self.combining.weights)), self.combining.weights
@@ -126,13 +116,13 @@ class SqlCombiner:
         total = _weighted_arrays(arrays, weights)
         intercept = self.combining.intercept
         number = F.transform(total, lambda sum_: sum_ / mass if self.combining.rule == "mean" else sum_ + intercept)
-        found = {"prediction": number}
+        outputs = {"prediction": number}
         if self.combining.disagreement:
             spreads = [F.zip_with(array, number, lambda one, mean: _square(one - mean)) for array in arrays]
             sums = [F.aggregate(spread, F.lit(0.0), lambda sum_, one: sum_ + one) for spread in spreads]
             squares = self._sum(lambda index: sums[index] / F.size(number))
-            found["disagreement"] = F.sqrt(squares / mass)
-        return found
+            outputs["disagreement"] = F.sqrt(squares / mass)
+        return outputs
 
     def _sum(self, value: Callable[[int], Column]) -> Column:
         """``sum_m a_m value(m)``, in the order of the members."""
@@ -140,16 +130,19 @@ class SqlCombiner:
         return reduce(Column.__add__, terms)
 
 
-def _predicted(frame: DataFrame, model: Model, index: int, wanted: Sequence[str]) -> DataFrame:
-    found: Any = leaf(model)
+def _with_member(frame: DataFrame, model: Model, index: int, columns: Sequence[str]) -> DataFrame:
+    last: Any = leaf(model)
     names = {param: _name(index, param.removesuffix("Col")) for param in ("predictionCol", "probabilityCol")}
     names["rawPredictionCol"] = _name(index, "raw")
-    if isinstance(found, PredictionParams):  # models of sparkdl skip columns named ""
-        names = {param: name if param.removesuffix("Col") in wanted else "" for param, name in names.items()}
+    if isinstance(last, PredictionParams):  # models of sparkdl skip columns named ""
+        names = {param: name if param.removesuffix("Col") in columns else "" for param, name in names.items()}
         names["disagreementCol"] = ""
-    values: Any = {found.getParam(param): name for param, name in names.items() if found.hasParam(param)}
-    added = model.copy(values).transform(frame)
-    return added.select(*(col(name) for name in (*frame.columns, *(_name(index, each) for each in wanted))))
+    values: Any = {last.getParam(param): name for param, name in names.items() if last.hasParam(param)}
+    return (
+        model.copy(values)
+        .transform(frame)
+        .select(*map(col, frame.columns), *(_column(index, name) for name in columns))
+    )
 
 
 def _name(index: int, what: str) -> str:
@@ -185,7 +178,7 @@ def _weighted_arrays(arrays: Sequence[Column], weights: Sequence[float], missing
         # zip_with pads the shorter array with nulls.
         return one + other if missing is None else F.coalesce(one, F.lit(missing)) + F.coalesce(other, F.lit(missing))
 
-    return reduce(lambda total, each: F.zip_with(total, each, plus), scaled)
+    return reduce(lambda total, array: F.zip_with(total, array, plus), scaled)
 
 
 def _times(weight: float) -> Callable[[Column], Column]:
@@ -196,7 +189,7 @@ def _class(votes: Column, chances: Column, thresholds: Sequence[float] | None) -
     """Predicted class, the smallest of equals; NaN if any vote is NaN."""
     best = votes
     if thresholds is not None:
-        bounds = F.array(*(F.lit(float(each)) for each in thresholds))
+        bounds = F.array(*(F.lit(float(bound)) for bound in thresholds))
         best = F.zip_with(
             chances,
             bounds,
@@ -204,12 +197,12 @@ def _class(votes: Column, chances: Column, thresholds: Sequence[float] | None) -
         )
         message = f"thresholds has {len(thresholds)} numbers, but the ensemble has another number of classes"
         best = F.when(F.size(votes) != len(thresholds), F.raise_error(F.lit(message))).otherwise(best)
-    found = (F.array_position(best, F.array_max(best)) - 1).cast("double")
-    return F.when(F.exists(votes, F.isnan), F.lit(math.nan)).otherwise(found)
+    prediction = (F.array_position(best, F.array_max(best)) - 1).cast("double")
+    return F.when(F.exists(votes, F.isnan), F.lit(math.nan)).otherwise(prediction)
 
 
 def _common(kinds: Sequence[DataType]) -> DataType:
     """Type of the combined prediction: float if all members predict floats, else double."""
     elements = [kind.elementType if isinstance(kind, ArrayType) else kind for kind in kinds]
-    element: DataType = FloatType() if all(isinstance(each, FloatType) for each in elements) else DoubleType()
+    element: DataType = FloatType() if all(isinstance(kind, FloatType) for kind in elements) else DoubleType()
     return ArrayType(element) if isinstance(kinds[0], ArrayType) else element

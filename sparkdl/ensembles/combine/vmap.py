@@ -16,6 +16,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -35,13 +36,7 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 
 @dataclass(frozen=True)
 class VmapFactory:
-    """Factory of the module of all members, for ``Scorer``; it contains the weights.
-
-    Attributes:
-        members: factory and safetensors bytes of each member.
-        combining: combination rule.
-        precision: precision of all members.
-    """
+    """Factory of the module of all members, for ``Scorer``; it has each member's factory and safetensors bytes."""
 
     members: tuple[tuple[ModelFactory | nn.Module, bytes], ...]
     combining: Combining
@@ -52,20 +47,15 @@ class VmapFactory:
         members = [restored(factory, weights, self.precision) for factory, weights in self.members]
         return VmapEnsemble(members, self.combining)
 
-    def holds_what(self, other: VmapFactory) -> bool:
+    def equals(self, other: VmapFactory) -> bool:
         """Whether another factory has identical members and the same combination rule."""
         # By identity: a factory may define any equality.
-        ours, theirs = ([id(each) for pair in one.members for each in pair] for one in (self, other))
+        ours, theirs = ([*map(id, chain.from_iterable(factory.members))] for factory in (self, other))
         return (self.combining, self.precision, ours) == (other.combining, other.precision, theirs)
 
 
 class VmapEnsemble(nn.Module):
-    """Runs all members in one pass.
-
-    Args:
-        members: modules in evaluation mode.
-        combining: combination rule.
-    """
+    """Runs all members, modules in evaluation mode, in one pass."""
 
     def __init__(self, members: Sequence[nn.Module], combining: Combining) -> None:
         super().__init__()
@@ -96,7 +86,7 @@ class VmapEnsemble(nn.Module):
         """The outputs of all members, ``[M, B, ...]``."""
         if self._state is not None and not self._tried:
             self._tried = True
-            if not self._vmap_takes_it([_probe(each) for each in inputs]):
+            if not self._vmap_agrees([_probe(tensor) for tensor in inputs]):
                 self._state = None
         if self._state is None:
             return self._one_by_one(*inputs)
@@ -118,22 +108,22 @@ class VmapEnsemble(nn.Module):
         # A member may write to its inputs: each gets its own copy of the batch.
         return alike([_tensor(member(*_copies(inputs))) for member in self.members], self.combining.rule)
 
-    def _vmap_takes_it(self, inputs: Sequence[Tensor]) -> bool:
+    def _vmap_agrees(self, inputs: Sequence[Tensor]) -> bool:
         """Whether vmap's results equal those of the members."""
-        given = _copies(inputs)
+        copies = _copies(inputs)
         try:
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 expected = self._one_by_one(*inputs)
-                found = self._together(*given)
+                actual = self._together(*copies)
         except Exception:  # vmap fails in many ways, and a member may reject these values
             return False
-        if any("performance drop" in str(each.message) for each in said):
+        if any("performance drop" in str(warning.message) for warning in caught):
             return False  # vmap runs this operation one by one itself, and would warn in every batch
-        if not all(map(torch.equal, given, inputs)):
+        if not all(map(torch.equal, copies, inputs)):
             return False  # the members write to their inputs, and a batch that vmap rejects must stay unchanged
-        return found.shape == expected.shape and torch.allclose(
-            found.to(expected.dtype), expected, rtol=1e-3, atol=1e-5, equal_nan=True
+        return actual.shape == expected.shape and torch.allclose(
+            actual.to(expected.dtype), expected, rtol=1e-3, atol=1e-5, equal_nan=True
         )
 
     def _share(self) -> None:
@@ -160,23 +150,23 @@ def _alike(one: nn.Module, other: nn.Module) -> bool:
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
     tensors = {**module._parameters, **module._buffers}
-    forms = {name: None if each is None else (tuple(each.shape), str(each.dtype)) for name, each in tensors.items()}
+    forms = {name: None if one is None else (tuple(one.shape), str(one.dtype)) for name, one in tensors.items()}
     return {name: value for name, value in vars(module).items() if name not in _PARTS} | {"tensors": forms}
 
 
-def _probe(given: Tensor) -> Tensor:
+def _probe(batch: Tensor) -> Tensor:
     """Two rows with the shape and dtype of an input, and fixed values."""
-    shape = (_PROBED, *given.shape[1:])
-    if given.dtype == torch.bool:
-        return torch.ones(shape, dtype=torch.bool, device=given.device)
+    shape = (_PROBED, *batch.shape[1:])
+    if batch.dtype == torch.bool:
+        return torch.ones(shape, dtype=torch.bool, device=batch.device)
     numbers = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
     # Integers may be indices or row offsets: the first offset is 0.
-    values = (numbers + 1).sin() if given.is_floating_point() or given.is_complex() else numbers % 2
-    return values.to(given.device, given.dtype)
+    values = (numbers + 1).sin() if batch.is_floating_point() or batch.is_complex() else numbers % 2
+    return values.to(batch.device, batch.dtype)
 
 
 def _copies(inputs: Sequence[Tensor]) -> list[Tensor]:
-    return [each.clone() for each in inputs]
+    return [tensor.clone() for tensor in inputs]
 
 
 def _tensor(output: Any) -> Tensor:

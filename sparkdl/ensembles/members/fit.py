@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.base_learner import trains_in_task
 from sparkdl.ensembles.members.driver_fits import fit_on_driver
-from sparkdl.ensembles.members.member import Member, Models, Plan, Rows
+from sparkdl.ensembles.members.member import Member, Models, Plan
 from sparkdl.ensembles.members.task_fits import fit_in_tasks
 from sparkdl.errors import SparkdlError, Stopped
-from sparkdl.ml.estimator import DistributedEstimator
-
-Fit = Callable[[Sequence[Member], Rows, Plan], Models]
 
 
-def fit_members(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
-    """Train the unfinished members.
+def fit_members(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Models:
+    """Train the unfinished members, which may be of several kinds, on rows with ids.
 
     If a member fails, the other members are still trained and stored.
-
-    Args:
-        members: members with distinct indices; the estimators may be of several kinds.
-        rows: training rows.
-        plan: settings of the fit.
 
     Raises:
         InvalidInput: a member received unusable input; the message names the member.
         SparkdlError: a member failed; the message names the member and the number of stored members.
     """
-    found, failures = list[Models](), list[SparkdlError]()
-    for fit, some in _lots(members):
+    lots = list[tuple[object, list[Member]]]()  # members of one job read the same columns
+    for member in members:
+        columns = member.estimator.read_columns() if trains_in_task(member.estimator) else None
+        lot = next((lot for known, lot in lots if known == columns), None)
+        if lot is None:
+            lots.append((columns, [member]))
+        else:
+            lot.append(member)
+    fits, failures = list[Models](), list[SparkdlError]()
+    for columns, lot in lots:
         try:
-            found.append(fit(some, rows, plan))
+            fits.append((fit_on_driver if columns is None else fit_in_tasks)(lot, rows, plan))
         except Stopped:
             raise
         except SparkdlError as error:
@@ -40,29 +42,13 @@ def fit_members(members: Sequence[Member], rows: Rows, plan: Plan) -> Models:
         raise failures[0]
     fitted = {
         index: (model, seconds)
-        for lot in found
-        for index, model, seconds in zip(lot.indices, lot.models, lot.seconds, strict=True)
+        for fit in fits
+        for index, model, seconds in zip(fit.indices, fit.models, fit.seconds, strict=True)
     }
-    ordered = [fitted[member.index] for member in members]
     return Models(
-        [model for model, _ in ordered],
+        [fitted[member.index][0] for member in members],
         [member.index for member in members],
-        [seconds for _, seconds in ordered],
-        trained=sorted(index for lot in found for index in lot.trained),
-        restored=sorted(index for lot in found for index in lot.restored),
+        [fitted[member.index][1] for member in members],
+        trained=sorted(index for fit in fits for index in fit.trained),
+        restored=sorted(index for fit in fits for index in fit.restored),
     )
-
-
-def _lots(members: Sequence[Member]) -> list[tuple[Fit, list[Member]]]:
-    """Group the members that train together; members of one job read the same columns."""
-    lots: list[tuple[object, list[Member]]] = []
-    for member in members:
-        base = member.estimator
-        columns = base.read_columns() if isinstance(base, DistributedEstimator) and trains_in_task(base) else None
-        for known, some in lots:
-            if known == columns:
-                some.append(member)
-                break
-        else:
-            lots.append((columns, [member]))
-    return [(fit_on_driver if columns is None else fit_in_tasks, some) for columns, some in lots]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pyspark import StorageLevel
-from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.members.store import MemberStore
@@ -25,28 +24,15 @@ class Member:
 
     Attributes:
         index: number of the member, from 0; it identifies the member in messages and in the store.
-        estimator: estimator with the member's seed.
-        draw: how often the member gets each row; default: each row once.
+        estimator: pyspark.ml estimator with the member's seed.
+        draw: how often the member gets each row, by the ids in the column ``ROW_ID``; default: each row once.
         features: the features that the member sees; default: all.
     """
 
     index: int
-    estimator: Estimator[Any]
+    estimator: Any
     draw: Draw = AllRows()  # noqa: RUF009 - frozen
     features: Subspace | None = None
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Training rows of the members.
-
-    Attributes:
-        frame: the rows, with a column of row ids.
-        row_id: name of that column: unique integers, equal each time Spark computes the rows.
-    """
-
-    frame: DataFrame
-    row_id: str
 
 
 @dataclass(frozen=True)
@@ -54,12 +40,12 @@ class Plan:
     """Settings of a fit of members.
 
     Attributes:
-        kept: store of finished members; default: none.
+        store: store of finished members; default: none.
         parallelism: number of driver fits that run at a time; default: 1.
         watch: monitor of the fit; default: none.
     """
 
-    kept: MemberStore | None = None
+    store: MemberStore | None = None
     parallelism: int = 1
     watch: Watch | None = None
 
@@ -95,7 +81,7 @@ class Models:
         restored: indices of the members from the store.
     """
 
-    models: list[Model]
+    models: list[Any]
     indices: list[int]
     seconds: list[float]
     trained: list[int] = field(default_factory=list)

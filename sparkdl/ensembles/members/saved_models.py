@@ -33,13 +33,7 @@ _RECORD = "member.json"
 
 
 def save_model(folder: str, name: str, model: Model, seconds: float) -> None:
-    """Save a model, replacing an existing one.
-
-    Args:
-        folder: parent directory, a local path or a URI that both Spark and ``pyarrow.fs`` support.
-        name: name of the model's directory.
-        model: the model.
-        seconds: duration of its fit.
+    """Save a model and the seconds of its fit in ``<folder>/<name>``, replacing an existing one.
 
     Raises:
         InvalidInput: the model has no writer, Spark cannot write to the folder, or executors write elsewhere.

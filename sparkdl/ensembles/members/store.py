@@ -1,10 +1,10 @@
 """Store of finished members in the run's directory; stored members are never trained again.
 
     <runDir>/ensemble.json             configuration and row fingerprint of the members
+    <runDir>/visible-<token>           present while members train: a task verifies by it that it sees the driver's
+                                       directory, and that no later driver has taken over
     <runDir>/members/member-00005      weights, history and report of a member, written by its task
     <runDir>/members/model-00005/      saved model of a driver fit, see ``saved_models.py``
-    <runDir>/members/visible-<token>   present while members train: a task verifies by it that it sees the driver's
-                                       directory, and that no later driver has taken over
 
 Every write is atomic. Two tasks that train the same member write bit-identical files. Loading unpickles nothing and
 runs no code: see ``sparkdl.io.serialization`` and ``saved_models.py``.
@@ -13,10 +13,9 @@ runs no code: see ``sparkdl.io.serialization`` and ``saved_models.py``.
 from __future__ import annotations
 
 import json
-import uuid
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +24,7 @@ from pyspark.ml import Model
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.ensembles.members.saved_models import load_model, read_record, save_model
 from sparkdl.errors import Fenced, InvalidInput
-from sparkdl.io.files import Folder, absolute, join
+from sparkdl.io.files import Folder, join
 from sparkdl.io.serialization import pack_pieces, unpack_state
 from sparkdl.ml.run import differences
 
@@ -36,35 +35,15 @@ _ADVICE = ". If the query returns other rows or another order each time, write i
 
 
 @dataclass(frozen=True)
-class MemberStore:
-    """Store of an ensemble's finished members; copies of one object, also pickled ones, are equal.
-
-    Attributes:
-        directory: the run's directory, a local path or a ``pyarrow.fs`` URI; not in the repr, since a URI may hold
-            credentials.
-        token: identifies the driver's directory to tasks; default: a new UUID.
-    """
-
-    directory: str = field(repr=False)
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "directory", absolute(self.directory))
-
-    @cached_property
-    def _folder(self) -> Folder:
-        return Folder.of(self.directory)
+class MemberStore(SharedDirectory):
+    """Store of an ensemble's finished members in the run's directory."""
 
     @cached_property
     def _members(self) -> Folder:
-        return Folder(self._folder.system, self._folder.at(_MEMBERS))
-
-    @property
-    def _shared(self) -> SharedDirectory:
-        return SharedDirectory(self._members, self.token)
+        return Folder(self.folder.system, self.folder.at(_MEMBERS))
 
     def begin(self, configuration: Mapping[str, Any]) -> None:
-        """Write the configuration and the token, on the driver.
+        """Write the configuration and the token, on the driver; ``withdraw`` deletes the token.
 
         Args:
             configuration: JSON values by name: everything that the members depend on, and the rows' fingerprint.
@@ -72,36 +51,32 @@ class MemberStore:
         Raises:
             InvalidInput: the stored members have another configuration; the message names the differences.
         """
-        given = json.loads(json.dumps(configuration))
+        current = json.loads(json.dumps(configuration))
         names = [*self._members.sizes(""), *self._members.folders()]
-        found = self._configuration(names)
-        if found is None:
-            text = json.dumps({"format": _FORMAT, "configuration": given}, indent=2) + "\n"
-            self._folder.write(_ENSEMBLE, text.encode())
-        elif found != given:
-            clauses = "; ".join(differences(found, given))
-            clauses += _ADVICE if found.get("rows") != given.get("rows") else ""
+        stored = self._configuration(names)
+        if stored is None:
+            text = json.dumps({"format": _FORMAT, "configuration": current}, indent=2) + "\n"
+            self.folder.write(_ENSEMBLE, text.encode())
+        elif stored != current:
+            clauses = "; ".join(differences(stored, current))
+            clauses += _ADVICE if stored.get("rows") != current.get("rows") else ""
             raise InvalidInput(
-                f"{self._folder.path} has the members of another ensemble; these settings differ: {clauses}. Set "
+                f"{self.folder.path} has the members of another ensemble; these settings differ: {clauses}. Set "
                 "another runDir, or restore these settings to continue."
             )
         for name in names:  # left by interrupted saves
             if name.endswith((".tmp", ".old")):
                 self._members.delete(name)
-        self._shared.take_over()
-
-    def end(self) -> None:
-        """Remove the token, on the driver."""
-        self._shared.withdraw()
+        self.take_over()
 
     def read(self, index: int) -> dict[str, Any] | None:
         """State of a member that a task wrote; None if it is missing, or, with a warning, if it is damaged."""
         name = _name("member", index)
         try:
-            found = unpack_state(self._members.read(name))  # verifies a checksum
-            if not isinstance(found, dict) or found.get("member") != index:
+            packed = unpack_state(self._members.read(name))  # verifies a checksum
+            if not isinstance(packed, dict) or packed.get("member") != index:
                 raise InvalidInput("the file is not the state of this member.")
-            state: dict[str, Any] = found["state"]
+            state: dict[str, Any] = packed["state"]
         except FileNotFoundError:
             return None
         except InvalidInput as error:
@@ -110,25 +85,24 @@ class MemberStore:
         return state
 
     def write(self, index: int, state: Mapping[str, Any]) -> None:
-        """Store a member's state from a task, as plain data that ``sparkdl.io.serialization`` packs.
+        """Store a member's state from a task; raises the errors of ``check_writable``."""
+        self.check_writable()
+        self._members.write(_name("member", index), *pack_pieces({"member": index, "state": dict(state)}))
+
+    def check_writable(self) -> None:
+        """Check whether a task can store members.
 
         Raises:
             InvalidInput: this host sees another directory than the driver.
             Fenced: a later driver has taken over.
         """
-        self.check()
-        self._members.write(_name("member", index), *pack_pieces({"member": index, "state": dict(state)}))
-
-    def check(self) -> None:
-        """Check from a task whether it can store a member; raises the errors of ``write``."""
-        path = self._folder.path
-        if self._folder.exists(_ENSEMBLE) and not self._shared.sees():
+        if self.folder.exists(_ENSEMBLE) and not self.sees():
             raise Fenced(
-                f"another fit has begun to store members in {path}. When it ends, call fit again to train only the "
-                "missing members. If this host does not see the driver's directory, set runDir to one that all hosts "
-                "share."
+                f"another fit has begun to store members in {self.folder.path}. When it ends, call fit again to train "
+                "only the missing members. If this host does not see the driver's directory, set runDir to one that "
+                "all hosts share."
             )
-        self._shared.check("finished members")
+        self.check("finished members")
 
     def load(self, index: int) -> Model | None:
         """Model of a driver fit; None if it is missing, or, with a warning, if it is damaged."""
@@ -145,22 +119,12 @@ class MemberStore:
         return float(read_record(self._model(index))["seconds"])
 
     def save(self, index: int, model: Model, seconds: float) -> bool:
-        """Store the model of a driver fit; warn if it cannot be saved.
-
-        Args:
-            index: index of the member.
-            model: the fitted model.
-            seconds: duration of the fit.
-
-        Returns:
-            Whether the model is stored.
-        """
+        """Store the model of a driver fit and return True; if it cannot be saved, warn and return False."""
         try:
             save_model(join(self.directory, _MEMBERS), _name("model", index), model, seconds)
         except Exception as error:  # from Spark or the model's own code; the trained model is still used
             warnings.warn(
-                f"member {index} is not stored; the next fit would train it again: {_reason(error)}",
-                stacklevel=2,
+                f"member {index} is not stored; the next fit would train it again: {_reason(error)}", stacklevel=2
             )
             return False
         return True
@@ -169,9 +133,9 @@ class MemberStore:
         return join(join(self.directory, _MEMBERS), _name("model", index))
 
     def _configuration(self, names: list[str]) -> dict[str, Any] | None:
-        path = self._folder.at(_ENSEMBLE)
+        path = self.folder.at(_ENSEMBLE)
         try:
-            text = self._folder.read(_ENSEMBLE)
+            text = self.folder.read(_ENSEMBLE)
         except FileNotFoundError:
             if any(name.startswith(("member-", "model-")) for name in names):
                 raise InvalidInput(
@@ -180,12 +144,12 @@ class MemberStore:
                 ) from None
             return None
         try:
-            found = json.loads(text)
-            wanted, configuration = found["format"], found["configuration"]
+            fields = json.loads(text)
+            version, configuration = fields["format"], fields["configuration"]
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"{path} is damaged: {error!r}. Set another runDir, or delete this one.") from error
-        if wanted != _FORMAT or not isinstance(configuration, dict):
-            raise InvalidInput(f"{path} has the format {wanted!r}; expected {_FORMAT}. Set another runDir.")
+        if version != _FORMAT or not isinstance(configuration, dict):
+            raise InvalidInput(f"{path} has the format {version!r}; expected {_FORMAT}. Set another runDir.")
         return configuration
 
 
@@ -200,6 +164,5 @@ def _reason(error: Exception) -> str:
 
 def _warn_damaged(index: int, path: str, error: Exception) -> None:
     warnings.warn(
-        f"the stored member {index}, {path}, cannot be used; fit trains it again: {_reason(error)}",
-        stacklevel=3,
+        f"the stored member {index}, {path}, cannot be used; fit trains it again: {_reason(error)}", stacklevel=3
     )

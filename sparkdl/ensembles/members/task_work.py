@@ -31,12 +31,12 @@ class MemberWork:
     Attributes:
         trainings: training of each member, by its index.
         draws: draw of each member, by its index.
-        kept: store of finished members; None returns them to the driver.
+        store: store of finished members; None returns them to the driver.
     """
 
     trainings: dict[int, Training]
     draws: dict[int, Draw]
-    kept: MemberStore | None
+    store: MemberStore | None
 
     def map(self, index: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Train a member unless it is stored.
@@ -45,16 +45,16 @@ class MemberWork:
         earlier attempt of the task.
         """
         rows = str(fingerprint(shard)) if shard.count > 1 else None  # only for members of a partition
-        found = None if self.kept is None else self.kept.read(index)
-        if found is not None:
-            if found["rows"] != rows:
+        stored = None if self.store is None else self.store.read(index)
+        if self.store is not None and stored is not None:
+            if stored["rows"] != rows:
                 raise InvalidInput(
                     f"member {index} was trained on other rows than partition {index} has now; set another runDir, or "
                     "keep the partitions: write them to a table, or call repartition(n, column)."
                 )
-            return {}, {"trained": self.kept is not None and found["fit"] == self.kept.token, "state": None}
-        if self.kept is not None:
-            self.kept.check()  # fail before hours of training, not after
+            return {}, {"trained": stored["fit"] == self.store.token, "state": None}
+        if self.store is not None:
+            self.store.check_writable()  # fail before hours of training, not after
         start = time.monotonic()
         shard = drawn(shard, self.draws[index])
         trained = train(World(), replace(shard, index=0, count=1, shard_rows=(shard.rows,)), self.trainings[index])
@@ -64,12 +64,12 @@ class MemberWork:
             "report": trained.report,
             "seconds": time.monotonic() - start,
             "rows": rows,
-            "fit": None if self.kept is None else self.kept.token,  # identifies the fit that trained it
+            "fit": None if self.store is None else self.store.token,  # identifies the fit that trained it
         }
-        if self.kept is not None:
-            _keep(self.kept, index, state)
+        if self.store is not None:
+            _write(self.store, index, state)
         record("member", member=index, seconds=state["seconds"])
-        return {}, {"trained": True, "state": state if self.kept is None else None}
+        return {}, {"trained": True, "state": state if self.store is None else None}
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
         """Never called: members have no reduction."""
@@ -77,15 +77,10 @@ class MemberWork:
 
 
 def drawn(shard: Shard, draw: Draw) -> Shard:
-    """The rows of a draw, repeated as often as drawn, in the order of their ids.
-
-    Args:
-        shard: shard with row ids.
-        draw: how often each row is drawn; if it is ``training_only``, each validation row appears once.
-    """
-    identity = shard.columns.row_id
-    assert identity is not None
-    ids = numbers(shard.tensors, identity.name)
+    """The rows of a draw, repeated as often as drawn, in the order of their ids."""
+    column = shard.columns.row_id
+    assert column is not None
+    ids = numbers(shard.tensors, column.name)
     counts = torch.from_numpy(draw.counts((ids if shard.order is None else ids[shard.order]).numpy()))
     if draw.training_only and shard.columns.validation is not None:
         counts[shard.split()[1]] = 1
@@ -93,7 +88,7 @@ def drawn(shard: Shard, draw: Draw) -> Shard:
     return shard.subset(positions, (len(positions),))
 
 
-def _keep(kept: MemberStore, index: int, state: dict[str, Any]) -> None:
+def _write(store: MemberStore, index: int, state: dict[str, Any]) -> None:
     """Store a member; retry after an OSError, since a failure would lose the training.
 
     Raises:
@@ -101,7 +96,7 @@ def _keep(kept: MemberStore, index: int, state: dict[str, Any]) -> None:
     """
     for left in reversed(range(_TRIES)):
         try:
-            kept.write(index, state)
+            store.write(index, state)
             return
         except OSError as error:
             if not left:

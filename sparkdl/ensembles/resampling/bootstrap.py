@@ -8,7 +8,7 @@ and is drawn ``k_i`` times:
 
     with replacement       k_i = the smallest k with u_i < P(X <= k),   X ~ Poisson(rate)
     without                k_i = 1 if u_i < rate, else 0
-    folds                  k_i = 0 if floor(u_i * folds) == held, else 1
+    folds                  k_i = 0 if floor(u_i * folds) == fold, else 1
 
 The Poisson draw needs no row count: N. Oza and S. Russell, Online bagging and boosting, AISTATS 2001. The bootstrap of
 ``n`` out of ``n`` rows has the same mean and, for many rows, the same distribution.
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,8 @@ from sparkdl.errors import InvalidInput
 Ids = NDArray[np.int64]
 Counts = NDArray[np.int64]
 
-_PRIME = tuple(
-    np.uint64(prime)
-    for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+_PRIMES = np.array(
+    [0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5], np.uint64
 )
 _FIRST = 42  # seed of Spark's xxhash64()
 _MOST = 100
@@ -55,13 +54,11 @@ class Draw:
 
     def counts(self, ids: Ids) -> Counts:
         """Number of draws of each row, int64 ``[rows]``."""
-        found: Counts = self._times(uniform(ids, self.seed))
-        return found
+        return cast(Counts, self._times(uniform(ids, self.seed)))
 
     def column(self, row_id: Column) -> Column:
         """Number of draws of each row, as a Spark column of integers."""
-        found: Column = self._times(uniform_column(row_id, self.seed))
-        return found
+        return cast(Column, self._times(uniform_column(row_id, self.seed)))
 
     def _times(self, chances: Any) -> Any:
         """``k_i`` by ``u_i``, both NumPy arrays or both Spark columns."""
@@ -83,16 +80,7 @@ class AllRows(Draw):
 
 @dataclass(frozen=True)
 class Bootstrap(Draw):
-    """Random rows, with or without replacement.
-
-    Attributes:
-        rate: mean number of draws per row, above 0; at most 1 without replacement, 100 with it.
-        replace: whether a row may be drawn more than once.
-        seed: seed of the draw.
-
-    Raises:
-        InvalidInput: the rate is out of range.
-    """
+    """Random rows, each ``rate`` times on average: at most 1 without replacement, 100 with it."""
 
     rate: float
     replace: bool
@@ -115,8 +103,8 @@ class Bootstrap(Draw):
         return self.replace
 
     def _times(self, chances: Any) -> Any:
-        found = sum(_integer(chances >= bound) for bound in self._bounds())
-        return found if self.replace else 1 - found
+        exceeded = sum(_integer(chances >= bound) for bound in self._bounds())
+        return exceeded if self.replace else 1 - exceeded
 
     def _bounds(self) -> list[float]:
         """``P(X <= k)`` for k = 0, 1, ... until the sum no longer grows."""
@@ -133,21 +121,15 @@ class Bootstrap(Draw):
 
 @dataclass(frozen=True)
 class LeaveFoldOut(Draw):
-    """Each row outside one fold once; validation rows too, since early stopping on a row of the fold would leak it.
+    """Each row outside one fold once; validation rows too, since early stopping on a row of the fold would leak it."""
 
-    Attributes:
-        held: the excluded fold, from 0.
-        folds: number of folds.
-        seed: seed of the folds.
-    """
-
-    held: int
+    fold: int
     folds: int
     seed: int
 
     def _times(self, chances: Any) -> Any:
         floor: Any = F.floor if isinstance(chances, Column) else np.floor
-        return _integer(floor(chances * self.folds) != self.held)
+        return _integer(floor(chances * self.folds) != self.fold)
 
 
 def _integer(condition: Any) -> Any:
@@ -162,8 +144,7 @@ def fold_column(row_id: Column, folds: int, seed: int) -> Column:
 def uniform(ids: Ids, seed: int) -> NDArray[np.float64]:
     """``u_i`` of each row, float64 ``[rows]``."""
     hashed = _xxhash64(ids, _xxhash64(np.array([seed], np.int64), np.array([_FIRST], np.uint64)))
-    found: NDArray[np.float64] = (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return found
+    return cast(NDArray[np.float64], (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
 def uniform_column(row_id: Column, seed: int) -> Column:
@@ -174,13 +155,13 @@ def uniform_column(row_id: Column, seed: int) -> Column:
 
 def _xxhash64(values: Ids, seed: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """xxHash64 of each 8-byte value: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md."""
-    one, two, three, four, five = _PRIME
+    one, two, three, four, five = _PRIMES
     with np.errstate(over="ignore"):
         lane = _rotated(values.view(np.uint64) * two, 31) * one
-        found = _rotated((seed + five + np.uint64(8)) ^ lane, 27) * one + four
-        found = (found ^ (found >> np.uint64(33))) * two
-        found = (found ^ (found >> np.uint64(29))) * three
-        return found ^ (found >> np.uint64(32))  # type: ignore[no-any-return]
+        hashed = _rotated((seed + five + np.uint64(8)) ^ lane, 27) * one + four
+        hashed = (hashed ^ (hashed >> np.uint64(33))) * two
+        hashed = (hashed ^ (hashed >> np.uint64(29))) * three
+        return hashed ^ (hashed >> np.uint64(32))  # type: ignore[no-any-return]
 
 
 def _rotated(values: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
@@ -193,13 +174,9 @@ def member_seed(seed: int, index: int) -> int:
     Each step is a bijection of the 31-bit numbers, so for any ``seed`` the function is one of ``index``.
     """
     mask = (1 << 31) - 1
-    found = (_folded(seed) + index) & mask
+    # The hash gives neighboring seeds distant values.
+    [hashed] = _xxhash64(np.array([seed & ((1 << 63) - 1)], np.int64), np.array([_FIRST], np.uint64))
+    bits = (int(hashed) + index) & mask
     for factor, shift in ((0x2C1B3C6D, 15), (0x297A2D39, 13)):
-        found = ((found ^ (found >> shift)) * factor) & mask
-    return found ^ (found >> 16)
-
-
-def _folded(seed: int) -> int:
-    """Hash a seed of any size to 31 bits, so that neighboring seeds give distant values."""
-    [found] = _xxhash64(np.array([seed & ((1 << 63) - 1)], np.int64), np.array([_FIRST], np.uint64))
-    return int(found) & ((1 << 31) - 1)
+        bits = ((bits ^ (bits >> shift)) * factor) & mask
+    return bits ^ (bits >> 16)

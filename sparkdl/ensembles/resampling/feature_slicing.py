@@ -7,7 +7,7 @@ is dropped after the model. A PyTorch model gets zeros for the other features (`
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,22 +34,16 @@ from sparkdl.spark.columns import col, transport_cast
 _SLICED = "sparkdl features"
 
 
-def sliced(base: Estimator[Any], subspace: Subspace) -> Estimator[Any]:
+def sliced(base: Any, subspace: Subspace) -> Estimator[Any]:
     """A base whose last stage sees some of the features; its models read all features and can be saved."""
     if not isinstance(base, Pipeline):
         return OfSubspace(base, subspace)
-    stages = base.getStages()
-    last: Any = stages[-1]
-    return Pipeline(stages=[*stages[:-1], sliced(last, subspace)])
+    *stages, last = base.getStages()
+    return Pipeline(stages=[*stages, sliced(last, subspace)])
 
 
 class OfSubspace(Estimator[Model]):
-    """An estimator on some of the features.
-
-    Args:
-        estimator: the wrapped estimator; no pipeline.
-        subspace: the features that it sees.
-    """
+    """An estimator, but no pipeline, on some of the features."""
 
     def __init__(self, estimator: Estimator[Any], subspace: Subspace) -> None:
         super().__init__()
@@ -59,8 +53,7 @@ class OfSubspace(Estimator[Model]):
         if isinstance(self._estimator, DistributedEstimator):
             shapes = input_shapes(self._estimator, dataset)
             model = masked(self._estimator.getModel(), self._subspace, shapes)
-            found: Model = changed(self._estimator, model=model).fit(dataset)
-            return found
+            return cast(Model, changed(self._estimator, model=model).fit(dataset))
         name = column(self._estimator, "featuresCol")
         if name is None:
             raise InvalidInput(
@@ -74,24 +67,16 @@ class OfSubspace(Estimator[Model]):
 
 
 class SlicedModel(PipelineModel):
-    """A model on some of the features.
-
-    Args:
-        stages: a slicer, the model, and a ``Dropper`` of the slice.
-    """
+    """A model on some of the features; its stages are a slicer, the model, and a ``Dropper`` of the slice."""
 
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> SlicedModel:
-        """A copy; a new ``featuresCol`` of the model becomes the slicer's input.
-
-        Args:
-            extra: new values for Params of the stages; default: none.
-        """
-        slicer, model, dropper = self.stages
-        given: Any = dict(extra or {})
-        name = given.pop(model.getParam("featuresCol"), None)
+        """A copy; a new ``featuresCol`` of the model becomes the slicer's input."""
+        slicer, model, _ = self.stages
+        values: dict[Any, Any] = dict(extra or {})
+        name = values.pop(model.getParam("featuresCol"), None)
         if name is not None:
-            given[slicer.getParam("inputCol")] = name
-        return SlicedModel([slicer.copy(given), model.copy(given), dropper.copy(given)])._resetUid(self.uid)
+            values[slicer.getParam("inputCol")] = name
+        return SlicedModel([stage.copy(values) for stage in self.stages])._resetUid(self.uid)
 
     @classmethod
     def read(cls) -> SlicedModelReader:
@@ -100,24 +85,16 @@ class SlicedModel(PipelineModel):
 
 
 class SlicedModelReader(PipelineModelReader):
-    """Reads a ``SlicedModel`` like a pipeline model of pyspark.ml.
-
-    Args:
-        cls: ``SlicedModel``.
-    """
+    """Reads a ``SlicedModel`` like a pipeline model of pyspark.ml."""
 
     def load(self, path: str) -> SlicedModel:
         """Load the model."""
-        found = super().load(path)
-        return SlicedModel(found.stages)._resetUid(found.uid)
+        pipeline = super().load(path)
+        return SlicedModel(pipeline.stages)._resetUid(pipeline.uid)
 
 
 class Dropper(Transformer, HasInputCols, DefaultParamsReadable["Dropper"], DefaultParamsWritable):
-    """Drops columns.
-
-    Args:
-        columns: column names; missing columns are ignored. Default: none.
-    """
+    """Drops columns; missing ones are ignored."""
 
     def __init__(self, columns: list[str] | None = None) -> None:
         super().__init__()
@@ -128,20 +105,16 @@ class Dropper(Transformer, HasInputCols, DefaultParamsReadable["Dropper"], Defau
 
 
 def count_features(dataset: DataFrame, name: str) -> int:
-    """Length of a column's vectors, from its ML attributes or its first row.
-
-    Raises:
-        InvalidInput: the column is missing or holds no vectors, or there are no rows.
-    """
+    """Length of a column's vectors, from its ML attributes or its first row."""
     if name not in dataset.columns:
         raise InvalidInput(f"there is no column {name!r}; the data has {listed(dataset.columns)}.")
-    found = dataset.schema[name]
-    if not isinstance(found.dataType, VectorUDT):
+    schema = dataset.schema[name]
+    if not isinstance(schema.dataType, VectorUDT):
         raise InvalidInput(
-            f"maxFeatures is set, and column {name!r} has type {found.dataType.simpleString()[:200]}; expected an ML "
+            f"maxFeatures is set, and column {name!r} has type {schema.dataType.simpleString()[:200]}; expected an ML "
             "vector, as pyspark.ml.feature.VectorAssembler and pyspark.ml.functions.array_to_vector make them."
         )
-    if (attributes := found.metadata.get("ml_attr", {}).get("num_attrs")) is not None:
+    if (attributes := schema.metadata.get("ml_attr", {}).get("num_attrs")) is not None:
         return int(attributes)
     first = dataset.select(col(name)).where(col(name).isNotNull()).first()
     if first is None:
@@ -150,32 +123,26 @@ def count_features(dataset: DataFrame, name: str) -> int:
 
 
 def input_shapes(estimator: DistributedEstimator, dataset: DataFrame) -> Signature:
-    """Row shape and dtype name of each input of a PyTorch model, from the first row.
-
-    Raises:
-        InvalidInput: there are no rows, an input has rows of several lengths, or an input cannot become a tensor.
-    """
+    """Row shape and dtype name of each input of a PyTorch model, from the first row."""
     columns = estimator.read_columns()
-    selected = [
-        transport_cast(dataset, each, columns.floating).alias(str(number)) for number, each in enumerate(columns.inputs)
-    ]
-    table = dataset.select(*selected).limit(1).toArrow()
+    selected = [transport_cast(dataset, column, columns.floating) for column in columns.inputs]
+    table = dataset.select(*(one.alias(str(number)) for number, one in enumerate(selected))).limit(1).toArrow()
     if not table.num_rows:
         raise InvalidInput("maxFeatures is set, and there are no rows to train on.")
     rows: list[torch.Tensor] = []
-    for each, array in zip(columns.inputs, table.columns, strict=True):
-        if each.ragged is not None:
-            raise _ragged(each.name)
-        numbers = decode(array.combine_chunks(), each, floating=columns.floating, finite=False)
+    for spec, array in zip(columns.inputs, table.columns, strict=True):
+        if spec.ragged is not None:
+            raise _ragged(spec.name)
+        numbers = decode(array.combine_chunks(), spec, floating=columns.floating, finite=False)
         tensor = torch.from_numpy(np.array(numbers))
         rows.append(tensor.long() if tensor.dtype in (torch.int16, torch.int32) else tensor)
     inputs: Inputs = collated(estimator.getCollate(), tuple(rows))
-    found: Signature = []
-    for number, given in enumerate(inputs):
-        if isinstance(given, Ragged):
+    signature: Signature = []
+    for number, batch in enumerate(inputs):
+        if isinstance(batch, Ragged):
             raise _ragged(number)
-        found.append((list(given.shape[1:]), str(given.dtype).removeprefix("torch.")))
-    return found
+        signature.append((list(batch.shape[1:]), str(batch.dtype).removeprefix("torch.")))
+    return signature
 
 
 def _ragged(which: str | int) -> InvalidInput:

@@ -38,11 +38,7 @@ _EXPECTED = "expected None or 'all', 'sqrt', 'log2', a share above 0 and up to 1
 
 
 def max_features(value: Any) -> Size | None:
-    """Convert the value of ``maxFeatures``; None means all features.
-
-    Raises:
-        InvalidInput: the value is invalid.
-    """
+    """Convert the value of ``maxFeatures``; None means all features."""
     if value is None or (isinstance(value, str) and value == "all"):
         return None
     if isinstance(value, str) and value in _NAMED:
@@ -57,15 +53,7 @@ def max_features(value: Any) -> Size | None:
 
 @dataclass(frozen=True)
 class Subspace:
-    """The features that a member sees.
-
-    Attributes:
-        size: ``"sqrt"``, ``"log2"``, a share in (0, 1], or a number of at least 1.
-        seed: seed of the choice, at least 0.
-
-    Raises:
-        InvalidInput: ``size`` is invalid.
-    """
+    """The features that a member sees: ``"sqrt"``, ``"log2"``, a share or a number, drawn with a seed."""
 
     size: Size
     seed: int
@@ -75,37 +63,24 @@ class Subspace:
             raise InvalidInput(f"a subspace has the size {self.size!r}; {_EXPECTED}. All features are no subspace.")
 
     def indices(self, features: int) -> list[int]:
-        """Indices of the features, ascending; at least one.
-
-        Args:
-            features: number of all features.
-
-        Raises:
-            InvalidInput: there are fewer features than ``size``, or none.
-        """
-        taken = self._taken(features)
+        """Ascending indices of the visible ones among so many features."""
+        if isinstance(self.size, str):
+            taken = max(1, int(_NAMED[self.size](max(1, features))))
+        elif isinstance(self.size, float):
+            taken = max(1, math.floor(round(self.size * features, 9)))  # 0.29 * 100 is a little less than 29
+        else:
+            taken = self.size
         if not 1 <= taken <= features:
             raise InvalidInput(f"maxFeatures is {self.size!r}, and the data has {features} features; {_EXPECTED}.")
         chosen = np.random.default_rng(self.seed).choice(features, taken, replace=False)
         return sorted(chosen.tolist())
 
-    def _taken(self, features: int) -> int:
-        if isinstance(self.size, str):
-            return max(1, int(_NAMED[self.size](max(1, features))))
-        if isinstance(self.size, float):
-            return max(1, math.floor(round(self.size * features, 9)))  # 0.29 * 100 is a little less than 29
-        return self.size
-
 
 class Masked(nn.Module):
     """Runs a module with zeros for the features that it does not see.
 
-    The masks are buffers, so saved weights include them. They have the same shapes for all members, so members can be
-    stacked.
-
-    Args:
-        module: the wrapped module.
-        masks: boolean mask of each input's row, True for visible numbers; None for a fully visible input.
+    A mask is True for the visible numbers of an input's row; None shows the input. Masks are buffers, so saved weights
+    include them. They have the same shapes for all members, so members can be stacked.
     """
 
     def __init__(self, module: nn.Module, masks: Sequence[Tensor | None]) -> None:
@@ -121,22 +96,14 @@ class Masked(nn.Module):
         return self.module(
             *(
                 # Not a product: NaN times 0 is NaN, so a hidden NaN would reach the module.
-                each if name is None else torch.where(getattr(self, name), each, torch.zeros_like(each))
-                for name, each in zip(self._names, inputs, strict=True)
+                tensor if name is None else torch.where(getattr(self, name), tensor, torch.zeros_like(tensor))
+                for name, tensor in zip(self._names, inputs, strict=True)
             )
         )
 
 
 def masks(subspace: Subspace, shapes: Signature) -> list[Tensor | None]:
-    """Boolean mask of a row for each floating-point input; None for other inputs.
-
-    Args:
-        subspace: the visible features.
-        shapes: row shape and dtype name of each input.
-
-    Raises:
-        InvalidInput: no input is floating-point, or there are fewer features than ``subspace.size``.
-    """
+    """Boolean mask of a row for each floating-point input; None for other inputs."""
     sizes = [math.prod(shape) if _floating(name) else 0 for shape, name in shapes]
     if not any(sizes):
         raise InvalidInput(
@@ -145,26 +112,17 @@ def masks(subspace: Subspace, shapes: Signature) -> list[Tensor | None]:
         )
     seen = torch.zeros(sum(sizes), dtype=torch.bool)
     seen[subspace.indices(len(seen))] = True
-    parts = torch.split(seen, sizes)
     return [
-        part.reshape(shape).clone() if _floating(name) else None
-        for part, (shape, name) in zip(parts, shapes, strict=True)
+        mask.reshape(shape).clone() if _floating(name) else None
+        for mask, (shape, name) in zip(torch.split(seen, sizes), shapes, strict=True)
     ]
 
 
 def masked(model: ModelFactory | nn.Module, subspace: Subspace, shapes: Signature) -> ModelFactory | nn.Module:
     """A model that sees some of its features; for a factory, a factory.
 
-    Args:
-        model: a factory without arguments, or a module. The result shares the module; copy it before training.
-        subspace: the visible features.
-        shapes: row shape and dtype name of each input, such as ``([28, 28], "float32")``.
-
-    Returns:
-        A masked module or factory. The factory is saved by name if ``model`` is.
-
-    Raises:
-        InvalidInput: ``masks`` fails.
+    The result shares a given module; copy it before training. The factory is saved by name if ``model`` is. ``shapes``
+    has the row shape and dtype name of each input, such as ``([28, 28], "float32")``.
     """
     if isinstance(model, nn.Module):
         return Masked(model, masks(subspace, shapes))

@@ -155,7 +155,7 @@ def test_members_have_seeds_and_hidden_columns(wine, untrained):
         Boosting(base=stump(), seed=9, parallelism=2).fit(wine)
     (member,), rows, _ = untrained.call_args.args
     assert member.estimator.getSeed() == member_seed(9, 0)
-    assert member.estimator.getWeightCol() in rows.frame.columns
+    assert member.estimator.getWeightCol() in rows.columns
     assert persistent() == before
 
 

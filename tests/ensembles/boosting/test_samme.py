@@ -188,10 +188,10 @@ def test_lost_rows_are_computed_again_with_equal_bits(begin, monkeypatch):
     monkeypatch.setattr(running_sums, "_MEMBERS_PER_JOB", 2)
     rounds, whole = begin(), begin()
     expected = errors(rounds, MEMBERS[:3])
-    release(rounds.running._held)  # like the loss of an executor
+    release(rounds.running._stored)  # like the loss of an executor
     row = rounds.running.retry_on_lost_blocks(lambda: rounds.evaluate_member(3, MEMBERS[3])).row
     assert errors(whole, MEMBERS[:4]) == [*expected, (row["error"], row["weight"])]
-    sums = [each.running.look(MEMBERS[0]).select("row", SUM).collect() for each in (rounds, whole)]
+    sums = [each.running.predict(MEMBERS[0]).select("row", SUM).collect() for each in (rounds, whole)]
     assert sorted(map(tuple, sums[0])) == sorted(map(tuple, sums[1]))
 
 
@@ -201,7 +201,7 @@ def test_rows_lost_at_the_start_are_computed_again_and_a_failed_start_holds_none
     def loses(rounds):
         given.append(rounds)
         if len(given) == 1:
-            release(rounds.running._held)
+            release(rounds.running._stored)
         first(rounds)
 
     monkeypatch.setattr(SammeRounds, "_begin", loses)
@@ -219,7 +219,7 @@ def test_rows_lost_at_the_start_are_computed_again_and_a_failed_start_holds_none
 @pytest.mark.parametrize("message", ["CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "of another kind"])
 def test_failed_recovery_holds_nothing(spark, begin, monkeypatch, message):
     rounds, before = begin(), persistent(spark)
-    materialize = Mock(side_effect=[running_sums._materialize(rounds.running._given), RuntimeError(message)])
+    materialize = Mock(side_effect=[running_sums._materialize(rounds.running._input), RuntimeError(message)])
     rounds.running._members = [(MEMBERS[0], 1.0)]
     monkeypatch.setattr(running_sums, "_materialize", materialize)
     with suppress(RuntimeError) if message.startswith("CHECKPOINT") else pytest.raises(RuntimeError, match=message):
@@ -238,7 +238,7 @@ def test_step_is_retried_only_after_lost_rows(begin, loses, calls, message):
         called.append(1)
         if not loses:
             raise ValueError("of the step")
-        release(rounds.running._held)
+        release(rounds.running._stored)
         rounds.running.frame.count()
 
     with pytest.raises(Exception, match=message):
@@ -270,4 +270,4 @@ def test_invalid_labels_and_weights_raise(spark, labels, weights, message):
 def test_missing_classes_do_not_count(spark):
     given = frame({"label": np.array([1.0, 4.0, 4.0]), "w": np.array([1.0, 2.0, 0.5])})
     found = classes_of(given, WEIGHTED)
-    assert (found.present, found.highest, found.peak) == (2, 4, 2.0)
+    assert (found.present, found.highest) == (2, 4)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.members.driver_fits import drawn, fit_on_driver, takes_weights
-from sparkdl.ensembles.members.member import Member, Plan, Rows
+from sparkdl.ensembles.members.member import Member, Plan
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, LeaveFoldOut
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped, WorkerFailed
@@ -44,7 +44,7 @@ def counting(monkeypatch):
 @pytest.fixture(scope="module")
 def numbers(spark):
     values = spark.range(COUNT, numPartitions=3).select("id", (F.col("id") % 3).cast("double").alias("w"))
-    return Rows(values.withColumn(ROW_ID, F.col("id")), ROW_ID)
+    return values.withColumn(ROW_ID, F.col("id"))
 
 
 def counts(draw):
@@ -84,7 +84,7 @@ def test_bases_that_take_weights(spark):
 
 @pytest.mark.parametrize("kind", ["int", "decimal(12,0)"])
 def test_copies_have_their_own_ids(numbers, kind):
-    given = Rows(numbers.frame.withColumn("id", F.col("id").cast(kind)), ROW_ID)
+    given = numbers.withColumn("id", F.col("id").cast(kind))
     member = Member(0, WithIds(1)._set(idCol="id"), REPEATING)
     rows = drawn(member, given)[1]
     assert [(field.name, field.dataType.simpleString()) for field in rows.schema] == [("id", "bigint"), ("w", "double")]
@@ -92,7 +92,7 @@ def test_copies_have_their_own_ids(numbers, kind):
     assert len(found) == counts(REPEATING).sum()
     assert {each for each in found if 0 <= each < COUNT} == {*np.flatnonzero(counts(REPEATING)).tolist()}
     assert sum(found.values()) == (counts(REPEATING) * (np.arange(COUNT) % 3)).sum()
-    again = drawn(member, Rows(given.frame.repartition(2), ROW_ID))[1]
+    again = drawn(member, given.repartition(2))[1]
     assert {row["id"]: row["w"] for row in again.collect()} == found
 
 
@@ -107,9 +107,9 @@ def test_ids_of_nested_bases(numbers):
 
 def test_tree_of_weights_equals_tree_of_repeated_rows_in_any_partitions(people):
     draw, tree = Bootstrap(1.0, True, 2), DecisionTreeClassifier(maxDepth=3, seed=1)
-    shuffled = Rows(people.frame.orderBy(F.xxhash64("id")).repartition(3), ROW_ID)
+    shuffled = people.orderBy(F.xxhash64("id")).repartition(3)
     one, other = (fit_on_driver([Member(0, tree, draw)], rows, Plan()).models[0] for rows in (people, shuffled))
-    repeated = people.frame.withColumn("copy", F.explode(F.array_repeat(F.lit(0), draw.column(col(ROW_ID)))))
+    repeated = people.withColumn("copy", F.explode(F.array_repeat(F.lit(0), draw.column(col(ROW_ID)))))
     found = {model.toDebugString.split(":", 1)[1] for model in (one, other, tree.fit(repeated))}
     assert len(found) == 1
 
@@ -151,10 +151,10 @@ def test_rows_are_cached_for_several_fits_alone(spark, counting):
     data, seen = spark.range(10).withColumn(ROW_ID, F.col("id")), []
     counting(lambda seed: seen.append(data.storageLevel.useMemory))
     for count in (1, 2):
-        fit_on_driver([Member(index, Counting(index)) for index in range(count)], Rows(data, ROW_ID), Plan())
+        fit_on_driver([Member(index, Counting(index)) for index in range(count)], data, Plan())
     assert (seen, data.storageLevel.useMemory) == ([False, True, True], False)
     data.persist(StorageLevel.MEMORY_ONLY)
-    fit_on_driver([Member(index, Counting(index)) for index in range(2)], Rows(data, ROW_ID), Plan())
+    fit_on_driver([Member(index, Counting(index)) for index in range(2)], data, Plan())
     assert data.storageLevel.useMemory
     data.unpersist()
 
@@ -205,7 +205,7 @@ def test_no_member_starts_after_a_request_to_stop(plan, numbers, counting):
     counting(lambda seed: request_stop("somebody asked") if seed == 101 else None)
     try:
         with pytest.raises(Stopped, match=r"member 2: .*somebody asked.* not begun .* 2 of 5 members are trained"):
-            fit_on_driver(five(), numbers, Plan(plan.kept))
+            fit_on_driver(five(), numbers, Plan(plan.store))
     finally:
         forget_stop()
     assert sorted(Counting.calls) == [100, 101]
@@ -217,7 +217,7 @@ def test_model_that_cannot_be_stored_is_used(plan, numbers, counting, monkeypatc
     monkeypatch.setattr(CountingModel, "write", None, raising=False)
     with pytest.warns(UserWarning, match="member 0 is not stored"):
         assert fit_on_driver(five()[:1], numbers, plan).trained == [0]
-    assert plan.kept.load(0) is None
+    assert plan.store.load(0) is None
 
 
 class Odd(Stopped):

@@ -89,7 +89,7 @@ def test_later_driver_fences_earlier_ones(tmp_path):
     first, second = begun(tmp_path), begun(tmp_path)
     with pytest.raises(Fenced, match=FENCED):
         first.write(0, STATE)
-    second.end()
+    second.withdraw()
     for ended in (first, second):
         with pytest.raises(Fenced, match=FENCED):
             ended.write(0, STATE)
@@ -116,9 +116,10 @@ def test_next_driver_deletes_unfinished_saves(tmp_path):
     (members / "model-00001.abc.tmp/model").mkdir(parents=True)
     (members / "member-00001.abc.tmp").write_bytes(b"")
     store = begun(tmp_path)
-    assert [path.name for path in members.iterdir()] == [f"visible-{store.token}"]
-    store.end()
     assert not list(members.iterdir())
+    assert (tmp_path / f"visible-{store.token}").exists()
+    store.withdraw()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ensemble.json", "members"]
 
 
 @pytest.mark.slow
@@ -136,7 +137,7 @@ def test_members_on_an_object_store(tmp_path):
             begun(uri, seed=4)
         with pytest.warns(UserWarning, match="member 2 is not stored.*has credentials or options") as warned:
             assert not again.save(2, TorchModel(factory=nets.scores, weights=pack(nets.scores())), 1.0)
-        again.end()
+        again.withdraw()
     shown = [repr(store), str(fenced.value), str(other.value), *(str(each.message) for each in warned)]
     assert "secret" not in "".join(shown)
 

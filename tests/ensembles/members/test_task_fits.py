@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from torch import nn
 
 from sparkdl import TorchClassifier, TorchRegressor
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import Member, Plan, Rows
+from sparkdl.ensembles.members.member import Member, Plan
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, LeaveFoldOut, member_seed
 from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.spark.columns import ROW_ID
 from tests.ml import nets
 
 # Report entries of a single fit alone; an ensemble has one monitor for all members.
@@ -36,14 +37,8 @@ def frame(spark):
     draw = np.random.default_rng(0)
     x = draw.normal(size=(ROWS, 3))
     rows = [([float(value) for value in row], int(row.sum() > 0), index) for index, row in enumerate(x)]
-    made = spark.createDataFrame(rows, "features array<double>, label long, id long").repartition(5, "id").cache()
-    made.count()
-    return made
-
-
-@pytest.fixture
-def rows(frame):
-    return Rows(frame, "id")
+    made = spark.createDataFrame(rows, "features array<double>, label long, id long").withColumn(ROW_ID, F.col("id"))
+    return made.repartition(5, "id").cache()
 
 
 def classifier(**given) -> TorchClassifier:
@@ -71,13 +66,13 @@ def store(folder, configuration=()) -> MemberStore:
     return found
 
 
-def test_members_equal_single_fits_in_any_partitions_and_order(frame, rows):
+def test_members_equal_single_fits_in_any_partitions_and_order(frame):
     base = classifier(model=nets.scores, epochs=3)
     numbers = TorchRegressor(
         model=nets.column, labelCol="label", idCol="id", optimizer=partial(torch.optim.SGD, lr=0.01)
     )
     wanted = members(2, base, AllRows())
-    found = fit_members([*wanted, Member(3, numbers), *members(3, base)[2:]], rows, Plan())
+    found = fit_members([*wanted, Member(3, numbers), *members(3, base)[2:]], frame, Plan())
     for model, member in zip(found.models[:2], wanted, strict=True):
         alone = member.estimator.fit(frame)
         assert same(model, alone)
@@ -88,7 +83,7 @@ def test_members_equal_single_fits_in_any_partitions_and_order(frame, rows):
     assert [model._kind for model in found.models] == [*("classifier", "classifier", "regressor", "classifier")]
     assert (found.trained, found.restored, found.indices) == ([0, 1, 2, 3], [], [0, 1, 3, 2])
     assert all(seconds > 0 for seconds in found.seconds)
-    other = fit_members(members(3, base)[2:], replace(rows, frame=frame.coalesce(1).repartition(3)), Plan())
+    other = fit_members(members(3, base)[2:], frame.coalesce(1).repartition(3), Plan())
     assert same(found.models[3], other.models[0])
 
 
@@ -109,7 +104,7 @@ class Ids(nn.Module):
 
 @pytest.mark.parametrize("draw", [Bootstrap(2.5, True, 9), LeaveFoldOut(1, 4, 5)])
 def test_member_trains_on_the_rows_of_its_draw(frame, tmp_path, draw):
-    numbers = Rows(frame.withColumn("features", F.array(F.col("id").cast("double"))), "id")
+    numbers = frame.withColumn("features", F.array(F.col("id").cast("double")))
     base = classifier(model=partial(Ids, str(tmp_path)), epochs=1)
     fit_members(members(1, base, draw), numbers, Plan())
     found = [len(path.read_text()) if path.exists() else 0 for path in (tmp_path / str(row) for row in range(ROWS))]
@@ -120,7 +115,7 @@ def test_bootstrap_keeps_each_validation_row_once(frame):
     held = frame.withColumn("held", F.col("id") % 4 == 0)
     base = classifier(validationIndicatorCol="held", maxRestarts=7)
     with pytest.warns(UserWarning, match="maxRestarts is 7; members that train in tasks ignore it"):
-        [model] = fit_members(members(1, base), Rows(held, "id"), Plan()).models
+        [model] = fit_members(members(1, base), held, Plan()).models
     counts = Bootstrap(1.0, True, member_seed(0, 0)).counts(np.arange(ROWS))
     counts[::4] = 1
     assert model.report["rows"] == counts.sum()
@@ -150,35 +145,35 @@ class Failing(nn.Module):
 
 
 @pytest.mark.chaos
-def test_failed_member_is_named_and_only_it_trains_again(rows, tmp_path):
+def test_failed_member_is_named_and_only_it_trains_again(frame, tmp_path):
     (tmp_path / "marks").mkdir()
     wanted = members(4, classifier(model=partial(Failing, str(tmp_path / "marks"), kill=False)))
     message = r"member \d: .*struck.* 3 of 4 members are trained and 3 are stored"
     with pytest.raises(WorkerFailed, match=message) as caught:
-        fit_members(wanted, rows, Plan(store(tmp_path / "run")))
-    found = fit_members(wanted, rows, Plan(store(tmp_path / "run")))
+        fit_members(wanted, frame, Plan(store(tmp_path / "run")))
+    found = fit_members(wanted, frame, Plan(store(tmp_path / "run")))
     assert found.trained == [caught.value.rank]
-    again = fit_members(wanted, rows, Plan(store(tmp_path / "run")))
+    again = fit_members(wanted, frame, Plan(store(tmp_path / "run")))
     assert (again.trained, again.restored, again.seconds) == ([], [0, 1, 2, 3], found.seconds)
     assert all(same(one, other) for one, other in zip(found.models, again.models, strict=True))
     assert [model.history for model in again.models] == [model.history for model in found.models]
 
 
 @pytest.mark.chaos
-def test_killed_task_costs_only_its_member(rows, tmp_path):
+def test_killed_task_costs_only_its_member(frame, tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()
     base = classifier(model=partial(Failing, str(marks), kill=True))
-    found = fit_members(members(4, base), rows, Plan(store(tmp_path / "run")))
+    found = fit_members(members(4, base), frame, Plan(store(tmp_path / "run")))
     assert found.trained == [0, 1, 2, 3]
     began = [path.read_text() for path in marks.iterdir() if path.name != "struck"]
     assert sorted(began) == ["beganbegandone", "begandone", "begandone", "begandone"]
 
 
 def test_partitions_have_their_own_members(spark, tmp_path):
-    def numbers(count: int) -> Rows:
+    def numbers(count: int) -> DataFrame:
         made = spark.range(0, count, 1, 4).withColumn("features", F.array(F.col("id").cast("double")))
-        return Rows(made.withColumn("label", F.col("id") % 2), "id")
+        return made.withColumn("label", F.col("id") % 2).withColumn(ROW_ID, F.col("id"))
 
     def make(index: int) -> Member:
         base = classifier(model=partial(Ids, str(marks)), epochs=1)
@@ -198,9 +193,9 @@ def test_partitions_have_their_own_members(spark, tmp_path):
 
 
 def test_invalid_rows_raise_before_any_training(frame, tmp_path):
-    wrong = Rows(frame.withColumn("label", F.col("label") * 0.5), "id")
+    wrong = frame.withColumn("label", F.col("label") * 0.5)
     with pytest.raises(InvalidInput, match="label"):
         fit_members(members(3, classifier(model=partial(Failing, str(tmp_path), kill=False))), wrong, Plan())
     assert not [*tmp_path.iterdir()]
     with pytest.raises(InvalidInput, match="no rows"):
-        fit_members(members(1, classifier(), Bootstrap(1e-9, False, 1)), Rows(frame, "id"), Plan())
+        fit_members(members(1, classifier(), Bootstrap(1e-9, False, 1)), frame, Plan())

@@ -16,7 +16,7 @@ from sparkdl.data.columns import InputColumn
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.members.driver_fits import fit_on_driver
-from sparkdl.ensembles.members.member import Member, Plan, Rows
+from sparkdl.ensembles.members.member import Member, Plan
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.resampling.feature_slicing import SlicedModel, input_shapes
@@ -48,16 +48,16 @@ def test_sliced_model_reads_all_features_and_is_stored(people, tmp_path):
     for member, model in zip(members, found.models, strict=True):
         assert model.stages[0].getIndices() == member.features.indices(20)
         assert leaf(model).numFeatures == 4
-        scored = model.transform(people.frame)
-        assert scored.columns == [*people.frame.columns, "rawPrediction", "probability", "prediction"]
-        assert chances(kept.load(member.index), people.frame) == chances(model, people.frame)
+        scored = model.transform(people)
+        assert scored.columns == [*people.columns, "rawPrediction", "probability", "prediction"]
+        assert chances(kept.load(member.index), people) == chances(model, people)
 
 
 def test_renamed_features_are_sliced_and_models_saved(people, tmp_path):
     base = DecisionTreeClassifier(maxDepth=3)
     model = fitted(base, people, Subspace(5, 3))
-    ensemble, expected = EnsembleModel([model], rule="soft"), chances(model, people.frame)
-    for frame, name in ((people.frame, "features"), (people.frame.withColumnsRenamed({"features": "f"}), "f")):
+    ensemble, expected = EnsembleModel([model], rule="soft"), chances(model, people)
+    for frame, name in ((people, "features"), (people.withColumnsRenamed({"features": "f"}), "f")):
         assert chances(ensemble, frame, params={base.featuresCol: name}) == expected
     copied = model.copy({leaf(model).getParam("thresholds"): [0.0, 1.0]})
     assert (type(copied), copied.uid, leaf(copied).getFeaturesCol()) == (SlicedModel, model.uid, "sparkdl features")
@@ -67,7 +67,7 @@ def test_renamed_features_are_sliced_and_models_saved(people, tmp_path):
     assert (type(again), again.uid) == (SlicedModel, model.uid)
     grid = [{}, *({base.featuresCol: name} for name in ("features", "copied"))]
     bagging = Bagging(base=base, numModels=1, maxFeatures=4, seed=1)
-    rows = people.frame.withColumn("copied", F.col("features")).drop(ROW_ID)
+    rows = people.withColumn("copied", F.col("features")).drop(ROW_ID)
     evaluator = MulticlassClassificationEvaluator()
     assert len({evaluator.evaluate(bagging.fit(rows, given).transform(rows)) for given in grid}) == 1
 
@@ -78,13 +78,13 @@ def test_pipeline_makes_the_features_to_choose_from(people):
     base = Pipeline(stages=[StandardScaler(inputCol="features", outputCol="scaled"), last])
     model = fitted(base, people, Subspace(0.5, 3))
     assert leaf(model).numFeatures == 2
-    assert "sparkdl features" not in model.transform(people.frame).columns
+    assert "sparkdl features" not in model.transform(people).columns
     assert base.getStages()[1].getStages()[1].getFeaturesCol() == "few"
 
 
 def test_first_row_counts_features_without_metadata(people):
-    bare = people.frame.select(ROW_ID, "label", F.udf(lambda v: v, "double")("x0").alias("x0"), "features")
-    model = fitted(DecisionTreeClassifier(maxDepth=2), Rows(bare.withMetadata("features", {}), ROW_ID), Subspace(3, 3))
+    bare = people.select(ROW_ID, "label", F.udf(lambda v: v, "double")("x0").alias("x0"), "features")
+    model = fitted(DecisionTreeClassifier(maxDepth=2), bare.withMetadata("features", {}), Subspace(3, 3))
     assert model.stages[0].getIndices() == Subspace(3, 3).indices(20)
 
 
@@ -98,15 +98,15 @@ def test_first_row_counts_features_without_metadata(people):
     ],
 )
 def test_features_that_cannot_be_sliced_raise(base, names, message, people):
-    rows = Rows(people.frame.select(ROW_ID, "label", *names), ROW_ID)
+    rows = people.select(ROW_ID, "label", *names)
     with pytest.raises(InvalidInput, match=f"member 4: .*{message}"):
         fit_on_driver([Member(4, base(), features=Subspace(21, 0))], rows, Plan())
 
 
 def test_features_of_a_pytorch_base_are_masked(people, tmp_path):
     base = TorchClassifier(model=nets.scores, inputCols=["features"], strategy=ParallelSGD(), epochs=1)
-    first = people.frame.select(ROW_ID, "id", "label", F.array("x0", "x1", "x2").alias("features")).limit(200)
-    model = fitted(base, Rows(first, ROW_ID), Subspace(2, 6))
+    first = people.select(ROW_ID, "id", "label", F.array("x0", "x1", "x2").alias("features")).limit(200)
+    model = fitted(base, first, Subspace(2, 6))
     assert model.module().seen_0.nonzero().flatten().tolist() == Subspace(2, 6).indices(3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
