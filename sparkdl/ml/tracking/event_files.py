@@ -23,7 +23,7 @@ from sparkdl.ml.tracking.optional_imports import required
 EXTRA = "tensorboard"
 MODULE = "torch.utils.tensorboard"
 
-_MARK = ".tfevents."
+_FILES = "*.tfevents.*"
 _SHARE = 10  # copies take at most this fraction of the time: one tenth
 _TURN = 2.0  # seconds; a new file does not wait longer for its name to be the last
 _BEYOND = 1 << 62  # larger than any step: a file that begins with it voids nothing
@@ -44,7 +44,7 @@ class Curves:
             self.steps = [earlier for earlier in self.steps if earlier < step]
             self._begin(step)
         for tag, value in scalars.items():
-            self._open().add_scalar(tag, value, step)
+            self._writer.add_scalar(tag, value, step)
         self.steps.append(step)
 
     def text(self, tag: str, text: str) -> None:
@@ -60,16 +60,11 @@ class Curves:
 
     def close(self) -> None:
         """Close the file, after the texts that waited for scalars."""
-        if self._texts:
-            self._open()
+        if self._texts and self._writer is None:
+            self._begin(_BEYOND)
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-    def _open(self) -> Any:
-        if self._writer is None:
-            self._begin(_BEYOND)
-        return self._writer
 
     def _begin(self, void: int) -> None:
         if self._writer is not None:
@@ -96,8 +91,8 @@ class Mirror:
     def turn(self, inner: str) -> str:
         """Wait until a new file's name is the last, unless that takes over 2 s; return the local folder."""
         path = os.path.join(self._path, inner)
-        names = {*_event_files(path), *self._folder.sizes(inner)}
-        seconds = [name.partition(_MARK)[2].partition(".")[0] for name in names]
+        names = {*(file.name for file in Path(path).glob(_FILES)), *self._folder.sizes(inner)}
+        seconds = [name.partition(".tfevents.")[2].partition(".")[0] for name in names]
         ahead = max((int(second) for second in seconds if second.isdigit()), default=0) + 1 - time.time()
         if 0 < ahead <= _TURN:
             time.sleep(ahead)
@@ -120,16 +115,12 @@ class Mirror:
     def _copy(self, *, changed: bool) -> None:
         start = time.monotonic()
         for inner in self._inner:
-            for file in _event_files(os.path.join(self._path, inner)):
-                name, path = os.path.join(inner, file), Path(self._path, inner, file)
-                if name not in self._sizes or (changed and path.stat().st_size != self._sizes[name]):
-                    content = path.read_bytes()
+            for file in sorted(Path(self._path, inner).glob(_FILES)):
+                name = os.path.join(inner, file.name)
+                if name not in self._sizes or (changed and file.stat().st_size != self._sizes[name]):
+                    content = file.read_bytes()
                     self._folder.write(name, content)
                     self._sizes[name] = len(content)
         if changed:
             self._copied = time.monotonic()
             self._took = self._copied - start
-
-
-def _event_files(folder: str) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if _MARK in name) if os.path.isdir(folder) else []

@@ -24,26 +24,20 @@ from sparkdl.io.weights import pack
 from sparkdl.ml.persistence import reader_writer
 from sparkdl.ml.persistence.param_values import same
 from tests.ml import nets
-from tests.ml.persistence.test_export import rewritten
+from tests.ml.persistence.test_export import Choosy, rewritten
 from tests.ml.persistence.test_factory import Callback
 from tests.sessions import ROOT, frame
 
 SCALED = partial(nets.Scaled, 5, scale=0.5)
 HISTORY = [{"epoch": 1, "step": 3, "loss": 0.5}, {"epoch": 2, "step": 6, "loss": 0.25}]
 ROW = [([3], "float32")]
+CHOOSY = Choosy(3, 1)
 
 
 class Unpicklable(nets.Line):
     def __init__(self):
         super().__init__()
         self.lock = threading.Lock()
-
-
-class Choosy(nets.Line):
-    """Branches on numbers in Python, so it cannot be exported."""
-
-    def forward(self, x):
-        return super().forward(x) if float(x.sum()) > 0 else -super().forward(x)
 
 
 def made(**others):
@@ -147,7 +141,7 @@ def test_program_has_precision_of_its_model(spark, tmp_path, precision):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (lambda: line(Choosy()), "Choosy cannot be exported"),
+        (lambda: line(CHOOSY), "Choosy cannot be exported"),
         (lambda: line(nets.Line(), signature=None), "inputs are not known"),
     ],
     ids=["choosy", "no signature"],

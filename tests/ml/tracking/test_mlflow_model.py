@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from torch import nn
 
 from sparkdl.data.columns import InputColumn
 from sparkdl.ml.tracking import MLflow
 from tests.ml import nets
 from tests.ml.inference.test_local import X, made
 from tests.ml.inference.test_local import columns as predict
+from tests.ml.persistence.test_export import Choosy
 from tests.ml.tracking.fake_run import FakeRun, epoch, runs
 from tests.sessions import ROOT
 
@@ -59,22 +59,12 @@ def check_same(one, other):
 def test_logged_models_predict_in_another_process(store, tmp_path, monkeypatch):
     import mlflow
 
-    class Branching(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(3, 3)
-            nn.init.eye_(self.inner.weight)
-            nn.init.zeros_(self.inner.bias)
-
-        def forward(self, x):
-            return self.inner(x) if float(x.sum()) > 0 else -self.inner(x)
-
     code = tmp_path / "code"
     code.mkdir()
     shutil.copy(Path(__file__).with_name("own_net.py"), code / "net_of_a_user.py")
     monkeypatch.syspath_prepend(str(code))
     own = made(importlib.import_module("net_of_a_user").OwnNet)
-    notebook, pickled = made(nets.inner()), made(Branching)
+    notebook, pickled = made(nets.inner()), made(lambda: Choosy(3, 3))
     bag = made(nets.Bag, "regressor", None, columnSpecs=[InputColumn("x", ragged="offsets")])
     versions = [made(thresholds=[1.0, version, 1.0]) for version in (1.0, 2.0)]
 
