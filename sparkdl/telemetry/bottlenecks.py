@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkdl.telemetry.downsampling import sound
-from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event import Event, sound
 from sparkdl.telemetry.step_timer import PHASES
 
 __all__ = ["PhaseTotals", "spending", "verdict"]

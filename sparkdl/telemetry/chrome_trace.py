@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.io import files
-from sparkdl.telemetry.downsampling import sound
-from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event import Event, sound
 from sparkdl.telemetry.event_reader import read_events
 
 __all__ = ["Clocks", "trace", "write_timeline"]
@@ -37,7 +36,7 @@ __all__ = ["Clocks", "trace", "write_timeline"]
 WINDOW = 600.0
 """Seconds for which a host's offset counts as constant."""
 MOST = 40_000
-"""Most events of the frequent kinds in a trace; ``sparkdl.telemetry.downsampling`` merges more."""
+"""Most events of the frequent kinds in a trace; ``read_events`` merges more."""
 
 _DRIVER = -1
 _STEPS, _STAGES = 0, 1

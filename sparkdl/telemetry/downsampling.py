@@ -10,21 +10,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any
 
-from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event import Event, sound
 
-__all__ = ["merged", "sound", "thinned"]
+__all__ = ["merged", "thinned"]
 
-_MANY = ("step", "progress", "span")
+_FREQUENT = ("step", "progress", "span")
 _COUNTS = ("steps", "rows", "bytes")
-_NUMBER = (int, float)
-_NEEDED: dict[str, dict[str, Any]] = {
-    "step": dict.fromkeys(_COUNTS, int) | {"seconds": dict, "start": _NUMBER, "marks": list, "end": _NUMBER},
-    "span": {"name": str, "start": _NUMBER, "seconds": _NUMBER},
-    "progress": {"steps": int},
-    "attempt": {"size": int},
-}
 
 
 def thinned(events: Iterable[Event], most: int) -> list[Event]:
@@ -36,7 +28,7 @@ def thinned(events: Iterable[Event], most: int) -> list[Event]:
     series: dict[tuple[str, int, int], _Series] = defaultdict(_Series)
     every, count = 1, 0
     for event in filter(sound, events):
-        if event.kind not in _MANY:
+        if event.kind not in _FREQUENT:
             others.append(event)
             continue
         count += series[event.kind, event.rank, event.attempt].add(event, every)
@@ -76,8 +68,3 @@ def merged(earlier: Event, later: Event) -> Event:
     seconds = Counter(before["seconds"])
     seconds.update(after["seconds"])
     return replace(later, payload=after | sums | {"seconds": dict(seconds)})
-
-
-def sound(event: Event) -> bool:
-    """Whether an event has its kind's fields: a user's event may have the same kind and other fields."""
-    return all(isinstance(event.payload.get(name), kind) for name, kind in _NEEDED.get(event.kind, {}).items())

@@ -14,7 +14,7 @@ from typing import Any
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.protocol import MAX_FRAME, MAX_HELLO
 
-__all__ = ["Event", "SafeCallback", "to_json_payload"]
+__all__ = ["Event", "SafeCallback", "sound", "to_json_payload"]
 
 _ATOMS = frozenset((str, int, float, bool, type(None)))
 
@@ -81,6 +81,21 @@ class Event:
 _TYPES: dict[str, Any] = {"kind": str, "rank": int, "attempt": int, "time": (int, float), "payload": dict}
 _TYPES |= {"clock": (dict, type(None)), "host": str, "received": (int, float, type(None))}
 _TYPES |= {"recorder": str, "number": int}
+
+
+_NUMBER = (int, float)
+_FIELDS: dict[str, dict[str, Any]] = {
+    "step": dict.fromkeys(("steps", "rows", "bytes"), int)
+    | {"seconds": dict, "start": _NUMBER, "marks": list, "end": _NUMBER},
+    "span": {"name": str, "start": _NUMBER, "seconds": _NUMBER},
+    "progress": {"steps": int},
+    "attempt": {"size": int},
+}
+
+
+def sound(event: Event) -> bool:
+    """Whether an event has its kind's fields: a user's event may have the same kind and other fields."""
+    return all(isinstance(event.payload.get(name), kind) for name, kind in _FIELDS.get(event.kind, {}).items())
 
 
 def to_json_payload(payload: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,7 @@ def read_events(folder: str | os.PathLike[str], *, most: int | None = None) -> l
 
     Args:
         folder: a run's ``events``, a path or URI; a missing or empty folder has no events.
-        most: approximate limit of events of the frequent kinds (see ``sparkdl.telemetry.downsampling``); default: all
-            events, unchanged.
+        most: approximate limit of step, progress and span events, of which more are merged; default: all, unchanged.
     """
     events = _stream(Folder.of(str(folder)))
     return sorted(events if most is None else thinned(events, most), key=lambda event: event.time)

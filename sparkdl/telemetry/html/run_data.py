@@ -13,8 +13,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.redaction import masked
 from sparkdl.telemetry.chrome_trace import MOST, Clocks
-from sparkdl.telemetry.downsampling import sound
-from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event import Event, sound
 from sparkdl.telemetry.event_reader import read_events
 
 DRIVER = -1

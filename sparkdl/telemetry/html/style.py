@@ -1,4 +1,4 @@
-"""Common style of the report page's charts: colours, number of points, units of time."""
+"""Common style of the report page's charts: colours, number of points, labels."""
 
 from __future__ import annotations
 
@@ -41,24 +41,6 @@ class Chart:
     figure: go.Figure
     note: str = ""
     wide: bool = False
-
-
-@dataclass(frozen=True)
-class Unit:
-    """Unit of a time axis, by name and length in seconds, chosen for short labels."""
-
-    name: str
-    seconds: float
-
-    @classmethod
-    def of(cls, seconds: float) -> Unit:
-        """The unit for a duration in seconds."""
-        units = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
-        return cls(*next((unit for unit in units if seconds >= 3 * unit[1]), units[-1]))
-
-    def __call__(self, seconds: float) -> float:
-        """Convert seconds to this unit."""
-        return short(seconds / self.seconds)
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
@@ -105,14 +87,3 @@ def colour(index: int) -> str:
 def titled(figure: go.Figure, x: str, y: str) -> go.Figure:
     """Set the titles of the axes."""
     return figure.update_layout(xaxis_title=text(x), yaxis_title=text(y))
-
-
-def over_time(figure: go.Figure, seconds: float, unit: Unit, y: str) -> go.Figure:
-    """Set the x axis to the time from the start, ``seconds`` long."""
-    return titled(figure, f"{unit.name} from the start", y).update_xaxes(range=[0, unit(max(seconds, 1e-3))])
-
-
-def in_order(figure: go.Figure, rows: int) -> go.Figure:
-    """Order the rows from the top down and fit the height to them."""
-    figure.update_layout(height=max(200, 130 + (26 if rows <= 24 else 16) * rows))
-    return figure.update_yaxes(autorange="reversed", type="category", ticklabelstep=1 if rows <= 40 else 2)

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
 from sparkdl.telemetry.html.binning import dominant, rates, width
 from sparkdl.telemetry.html.history_charts import counted
 from sparkdl.telemetry.html.run_data import RunData
-from sparkdl.telemetry.html.style import (
-    PHASE_COLOURS,
-    Chart,
-    Unit,
-    colour,
-    in_order,
-    is_number,
-    labels,
-    over_time,
-    short,
-    text,
-    thinned,
-    titled,
-)
+from sparkdl.telemetry.html.style import PHASE_COLOURS, Chart, colour, is_number, labels, short, text, thinned, titled
 from sparkdl.telemetry.step_timer import PHASES
 
 MOST_RANKS = 64
@@ -31,6 +19,24 @@ MOST_LAYERS = 16
 """Most ranks whose throughput is drawn separately."""
 
 _RESTART, _AGAIN = "#D55E00", "#7D7D7D"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Unit of a time axis, by name and length in seconds, chosen for short labels."""
+
+    name: str
+    seconds: float
+
+    @classmethod
+    def of(cls, seconds: float) -> Unit:
+        """The unit for a duration in seconds."""
+        units = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+        return cls(*next((unit for unit in units if seconds >= 3 * unit[1]), units[-1]))
+
+    def __call__(self, seconds: float) -> float:
+        """Convert seconds to this unit."""
+        return short(seconds / self.seconds)
 
 
 def throughput(runs: Sequence[RunData]) -> Chart | None:
@@ -184,3 +190,14 @@ def _marks(figure: go.Figure, run: RunData, unit: Unit) -> None:
             figure.add_vline(x=unit(run.since(event)), line_dash="dash", line_width=1.5, line_color=hue)
         if events:
             _legend(figure, name, line={"color": hue, "dash": "dash", "width": 1.5})
+
+
+def over_time(figure: go.Figure, seconds: float, unit: Unit, y: str) -> go.Figure:
+    """Set the x axis to the time from the start, ``seconds`` long."""
+    return titled(figure, f"{unit.name} from the start", y).update_xaxes(range=[0, unit(max(seconds, 1e-3))])
+
+
+def in_order(figure: go.Figure, rows: int) -> go.Figure:
+    """Order the rows from the top down and fit the height to them."""
+    figure.update_layout(height=max(200, 130 + (26 if rows <= 24 else 16) * rows))
+    return figure.update_yaxes(autorange="reversed", type="category", ticklabelstep=1 if rows <= 40 else 2)

@@ -7,8 +7,9 @@ import pytest
 from sparkdl.io.redaction import masked
 from sparkdl.telemetry.html import history_charts
 from sparkdl.telemetry.html.binning import BINS, dominant, rates, width
-from sparkdl.telemetry.html.style import MOST_POINTS, Unit, labels
+from sparkdl.telemetry.html.style import MOST_POINTS, labels
 from sparkdl.telemetry.html.tables import page_tables
+from sparkdl.telemetry.html.time_charts import Unit
 from sparkdl.telemetry.step_timer import PHASES
 from tests.telemetry.html.cases import rows
 from tests.telemetry.html.made import event, run, step
