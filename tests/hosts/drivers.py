@@ -33,10 +33,10 @@ SILENCE = 5.0
 def meet() -> dict[str, Any]:
     """A gang that only meets, and one whose rank 1 fails."""
     cluster = SparkCluster(SparkSession.active(), 2)
-    found = cluster.gang(workers.peers)
+    peers = cluster.gang(workers.peers)
     with pytest.raises(WorkerFailed) as caught:
         cluster.gang(work.Fails(1, ValueError("the milk is sour")))
-    return {"workers": found, "failed": [caught.value.rank, caught.value.host]}
+    return {"workers": peers, "failed": [caught.value.rank, caught.value.host]}
 
 
 def fit(folder: str, *fault: Any) -> dict[str, Any]:
@@ -85,18 +85,12 @@ def regress(run: str, data: str, model: str) -> Any:
 
 def predict(data: str, model: str) -> list[Any]:
     """The predictions of a saved model."""
-    found = TorchModel.load(model).transform(SparkSession.active().read.parquet(data)).orderBy("row")
-    return [row.prediction for row in found.select("prediction").collect()]
+    rows = TorchModel.load(model).transform(SparkSession.active().read.parquet(data)).orderBy("row")
+    return [row.prediction for row in rows.select("prediction").collect()]
 
 
 def run_rounds(folder: str, faults: Sequence[dict[str, Any]] = (), away: Sequence[int] = ()) -> dict[str, Any]:
-    """Run, or resume, ``tests.faults.rounds``.
-
-    Args:
-        folder: of the run.
-        faults: the fields of each ``Fault``.
-        away: rounds after which it waits until dynamic allocation has removed every executor.
-    """
+    """Run, or resume, ``tests.faults.rounds``; after the rounds ``away``, wait until no executor is left."""
     spark = SparkSession.active()
 
     def listener(row: dict[str, Any]) -> None:

@@ -31,15 +31,10 @@ PATIENCE = 150.0
 def serve(master: str, address: str, folder: str, executors: int, cores: int, settings: dict[str, str]) -> None:
     """The driver: in one session, call the functions that standard input names, until it ends.
 
-    Args:
-        master: its URL.
-        address: of the driver, on the executors' network.
-        folder: for the driver's files.
-        executors: how many; Spark spreads them over the hosts.
-        cores: of each. Spark deals one task to each executor before any gets a second one.
-        settings: of the session; names as ``tests.sessions.session`` takes them.
+    Spark spreads the executors over the hosts, and gives each one a task before any gets a second one. ``settings`` of
+    the session have the names of ``tests.sessions.session``.
     """
-    given = {
+    defaults = {
         "driver__host": address,
         "driver__bindAddress": address,
         "cores__max": str(executors * cores),
@@ -53,7 +48,7 @@ def serve(master: str, address: str, folder: str, executors: int, cores: int, se
         # An executor gives up a silent driver after so many: by default sixty, ten minutes and more.
         "executor__heartbeat__maxFailures": "5",
     }
-    with session(folder, master, **given | settings):
+    with session(folder, master, **defaults | settings):
         for line in sys.stdin:
             module, name, arguments, path = json.loads(line)
             print(f"{time.strftime('%X')} {name}", flush=True)
@@ -74,24 +69,18 @@ def settle(addresses: list[str]) -> None:
     scheduler = SparkSession.active().sparkContext._jsc.sc().taskScheduler()
 
     def executors(address: str) -> int:
-        found = scheduler.getExecutorsAliveOnHost(address)
-        return found.get().size() if found.isDefined() else 0
+        alive = scheduler.getExecutorsAliveOnHost(address)
+        return alive.get().size() if alive.isDefined() else 0
 
     until(lambda: all(executors(address) == 1 for address in addresses), f"an executor on each of {addresses}")
 
 
 class Driver:
-    """A process on a host that calls functions in its session, one at a time.
-
-    Args:
-        process: its input is a pipe.
-        out: its output; its answers lie beside it.
-    """
+    """A process on a host that calls functions in its session, one at a time; its answers lie beside its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path) -> None:
         self.pid = process.pid
-        self._process, self._out = process, out
-        self._asked = 0
+        self._process, self._out, self._calls = process, out, 0
 
     @property
     def output(self) -> str:
@@ -100,12 +89,12 @@ class Driver:
     @property
     def idle(self) -> bool:
         """Whether it lives and has answered all calls."""
-        return self._process.poll() is None and (self._asked == 0 or self._answer.exists())
+        return self._process.poll() is None and (self._calls == 0 or self._answer.exists())
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Driver:
         """Call a top-level function there; ``result()`` waits for it."""
         assert self.idle, f"the driver has ended, or is busy\n{self.output}"
-        self._asked += 1
+        self._calls += 1
         line = json.dumps([function.__module__, function.__qualname__, arguments, self._answer], default=str)
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
@@ -124,8 +113,8 @@ class Driver:
 
         def holds() -> Any:
             answered = self._answer.exists()
-            if found := condition():
-                return found
+            if value := condition():
+                return value
             assert self._process.poll() is None, f"the driver has ended before {what}\n{self.output}"
             assert not answered, f"the driver has answered before {what}: {self._answer.read_text()}\n{self.output}"
             return None
@@ -153,4 +142,4 @@ class Driver:
 
     @property
     def _answer(self) -> Path:
-        return self._out.with_suffix(f".{self._asked}.json")
+        return self._out.with_suffix(f".{self._calls}.json")

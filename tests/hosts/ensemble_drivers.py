@@ -74,13 +74,7 @@ def finished(run: Path) -> set[int]:
 
 
 def bagged(folder: str, run: str | None, faults: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """Train, or resume, in a job that handles SIGTERM.
-
-    Args:
-        folder: of marks and calls.
-        run: the ``runDir``.
-        faults: the fields of each ``Fault``.
-    """
+    """Train, or resume, in a job that handles SIGTERM; ``folder`` is for marks and calls."""
     Path(folder).mkdir(exist_ok=True)
     Path(folder, "faults").write_text(json.dumps(faults))
     base = TorchClassifier(

@@ -43,45 +43,38 @@ hostname "$0" && mount --bind "$1" "$2" && mount --bind "$3" /etc/hosts && shift
 
 def missing() -> str | None:
     """Why this machine cannot have such hosts; None if it can."""
-    lacking = [tool for tool in _TOOLS if shutil.which(tool) is None]
-    if lacking:
+    if lacking := [tool for tool in _TOOLS if shutil.which(tool) is None]:
         return f"there is no {', '.join(lacking)}: install iproute2 and util-linux"
     if os.geteuid() != 0:
         return "network namespaces need root"
-    tried = subprocess.run(
-        ["unshare", "--net", "--mount", "--uts", "true"], capture_output=True, text=True, check=False
-    )
-    return f"no namespace can be made: {tried.stderr.strip()}" if tried.returncode else None
+    try:
+        _run("unshare", "--net", "--mount", "--uts", "true")
+    except OSError as error:
+        return f"no namespace can be made: {error}"
+    return None
 
 
 def until(condition: Callable[[], Any], what: str, *, timeout: float = LONG) -> Any:
     """Wait until something holds, and return it; after ``timeout`` seconds raise ``TimeoutError``."""
     ends = time.monotonic() + timeout
-    while not (found := condition()):
+    while not (value := condition()):
         if time.monotonic() > ends:
             raise TimeoutError(f"after {timeout:.0f} s still not: {what}")
         time.sleep(0.05)
-    return found
+    return value
 
 
 @dataclass(frozen=True)
 class Host:
-    """One of the hosts.
-
-    Attributes:
-        namespace: of its network.
-        switch: the namespace of the bridge.
-        disk: the folder that its processes find at ``local``.
-        names: the file that its processes find at ``/etc/hosts``.
-    """
+    """One of the hosts."""
 
     name: str
     address: str
-    namespace: str
-    switch: str
-    disk: Path
+    namespace: str  # of its network
+    switch: str  # the namespace of the bridge
+    disk: Path  # the folder that its processes find at ``local``
     local: Path
-    names: Path
+    names: Path  # the file that its processes find at ``/etc/hosts``
 
     def start(
         self,
@@ -132,12 +125,7 @@ class Host:
 
 
 class Hosts:
-    """Hosts from the beginning of the block to its end, which kills all their processes.
-
-    Args:
-        folder: a new one, for the hosts' local disks.
-        names: of the hosts.
-    """
+    """Hosts with local disks in a new folder; the end of the block kills all their processes."""
 
     def __init__(self, folder: str | os.PathLike[str], names: Sequence[str]) -> None:
         self.folder = Path(folder).resolve()
@@ -161,12 +149,14 @@ class Hosts:
         try:
             self._build()
         except BaseException:
-            self.remove()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.remove()
+        for name in _names():
+            if name.startswith(f"{self._prefix}-"):
+                _remove(name)
 
     def _build(self) -> None:
         self.local.mkdir(parents=True)
@@ -185,20 +175,12 @@ class Hosts:
             _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "eth0")
             _ip("-n", host.namespace, "link", "set", "eth0", "up")
 
-    def remove(self) -> None:
-        """Kill the hosts' processes and remove the network."""
-        for name in _names():
-            if name.startswith(f"{self._prefix}-"):
-                _remove(name)
 
-
-def remove_stale() -> list[str]:
-    """Remove the namespaces of processes that have ended, and name them."""
-    found = [(name, _NAME.fullmatch(name)) for name in _names()]
-    stale = [name for name, match in found if match is not None and not Path("/proc", match[1]).exists()]
-    for name in stale:
-        _remove(name)
-    return stale
+def remove_stale() -> None:
+    """Remove the namespaces of processes that have ended."""
+    for name in _names():
+        if (match := _NAME.fullmatch(name)) and not Path("/proc", match[1]).exists():
+            _remove(name)
 
 
 def _names() -> list[str]:
@@ -212,10 +194,10 @@ def _remove(namespace: str) -> None:
 
 def _kill(namespace: str) -> None:
     def gone() -> bool:
-        for pid in (found := _processes(namespace)):
+        for pid in (pids := _processes(namespace)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 psutil.Process(pid).kill()
-        return not found
+        return not pids
 
     until(gone, f"the end of all processes in {namespace}")
 

@@ -32,18 +32,13 @@ CORES = 2
 class Standalone:
     """Master and workers during the block.
 
-    A worker offers twice the cores of an executor, so that it has room for that of another host.
-
-    Attributes:
-        head: the host of the master and the driver.
-        workers: the other hosts, each with a worker.
-        shared: a folder that all hosts share.
+    A worker offers twice the cores of an executor, so that it has room for the executor of another host.
     """
 
     def __init__(self, hosts: Hosts) -> None:
         self.hosts = hosts
-        self.head, *self.workers = hosts
-        self.shared = hosts.folder / "shared"
+        self.head, *self.workers = hosts  # the host of the master and the driver, and a host for each worker
+        self.shared = hosts.folder / "shared"  # by all hosts
         self.url = ""
         self._serial = count()
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -68,12 +63,7 @@ class Standalone:
     # ---- the driver --------------------------------------------------------------------------------------------------
 
     def driver(self, *, settled: bool = True, **settings: str) -> Driver:
-        """The idle driver with these settings of its session, or a new one, with an executor on each worker's host.
-
-        Args:
-            settled: wait for the executors; False if they come and go.
-            settings: see ``serve``.
-        """
+        """The idle driver with these settings, or a new one; ``settled`` waits for an executor on each host."""
         if self._driver is None or not self._driver.idle or self._settings != settings:
             self._give_up_driver()
             self._driver, self._settings = self._start_driver(settings), settings
@@ -92,8 +82,8 @@ class Standalone:
         name = f"driver-{next(self._serial)}"
         (self.head.disk / name).mkdir()
         folder, out = self.hosts.local / name, self.hosts.folder / f"{name}.log"
-        given = self.url, self.head.address, folder, len(self.workers), CORES, settings
-        line = command(serve, *given, timeout=3600.0)
+        arguments = self.url, self.head.address, folder, len(self.workers), CORES, settings
+        line = command(serve, *arguments, timeout=3600.0)
         process = self.head.start(line, env=self._environment(self.head), out=out, stdin=subprocess.PIPE)
         return Driver(process, out)
 
@@ -173,14 +163,14 @@ class Standalone:
     def _left_by_gang(self, host: Host) -> list[str]:
         """What a gang leaves in Python workers that continue: a lasting stop, sockets of the network, files of rows."""
         network = [line for line in host.sockets("-ap") if not line[3].startswith(("127.", "[::1]", "[::ffff:127."))]
-        found = []
+        processes = []
         for pid in host.processes():
             if "pyspark" in _command(pid):
                 sockets = [line[3] for line in network if f"pid={pid}," in line[-1]]
                 with contextlib.suppress(psutil.NoSuchProcess):
                     if sockets or psutil.Process(pid).status() == psutil.STATUS_STOPPED:
-                        found.append(f"process {pid}: {_command(pid)}: {sockets}")
-        return [*found, *self._files(host)]
+                        processes.append(f"process {pid}: {_command(pid)}: {sockets}")
+        return [*processes, *self._files(host)]
 
     def _files(self, host: Host, *folders: str) -> list[str]:
         """Files of rows, and those in Spark's own folders whose names begin so."""
@@ -218,8 +208,8 @@ class Standalone:
         return host.start(program, env=self._environment(host), out=log)
 
     def _url(self) -> str | None:
-        found = re.search(r"Starting Spark master at (spark://\S+)", self._log.read_text())
-        return None if found is None else found[1]
+        match = re.search(r"Starting Spark master at (spark://\S+)", self._log.read_text())
+        return None if match is None else match[1]
 
     def _environment(self, host: Host) -> dict[str, str]:
         foreign = {name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from sparkdl.cluster.group.world import World
@@ -21,10 +20,5 @@ def peers(world: World, shard: Shard | None) -> dict[str, Any]:
 
 
 def _connected() -> set[str]:
-    own = {path.readlink().name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
-    found = set()
-    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if f"socket:[{fields[9]}]" in own and fields[3] == "01":  # established
-            found.add(socket.inet_ntoa(int(fields[2].partition(":")[0], 16).to_bytes(4, "little")))
-    return found
+    sockets = psutil.Process().net_connections("tcp4")
+    return {connection.raddr.ip for connection in sockets if connection.status == psutil.CONN_ESTABLISHED}
