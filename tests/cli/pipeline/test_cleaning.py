@@ -27,8 +27,8 @@ def raw(spark):
 
 def values(rows, split, column):
     """The distinct values of a column in the training rows, and in the validation rows."""
-    held = split(rows, DAY)
-    return [{row[column] for row in rows.where(side).select(column).collect()} for side in (~held, held)]
+    validation = split(rows, DAY)
+    return [{row[column] for row in rows.where(side).select(column).collect()} for side in (~validation, validation)]
 
 
 def test_sql_cleans_rows(raw):
@@ -38,10 +38,10 @@ def test_sql_cleans_rows(raw):
         where="maybe is not null",
         drop=["answer", "maybe"],
     )
-    found = clean(raw, labelled=True)
-    assert found.columns == ["id", "text", "double", "label"]
-    assert found.count() == 199
-    assert tuple(found.where("id = 13").first()) == (13, 3, 6, 1)
+    rows = clean(raw, labelled=True)
+    assert rows.columns == ["id", "text", "double", "label"]
+    assert rows.count() == 199
+    assert tuple(rows.where("id = 13").first()) == (13, 3, 6, 1)
 
 
 def test_missing_columns_raise_except_those_of_the_label_of_rows_to_score(raw):
@@ -58,23 +58,23 @@ def test_missing_columns_raise_except_those_of_the_label_of_rows_to_score(raw):
 
 def test_split_by_a_hash_is_the_same_on_any_partition(raw):
     split = Split(share=0.25)
-    train, held = values(raw, split, "id")
-    assert not train & held
-    assert train | held == set(range(200))
-    assert 25 <= len(held) <= 75
-    assert values(raw.repartition(3), split, "id") == [train, held]
+    train, validation = values(raw, split, "id")
+    assert not train & validation
+    assert train | validation == set(range(200))
+    assert 25 <= len(validation) <= 75
+    assert values(raw.repartition(3), split, "id") == [train, validation]
     twice = raw.union(raw)
-    assert twice.where(split(twice, DAY)).count() == 2 * len(held)  # equal rows have the same side
-    train, held = values(raw, Split(hash=["text"], share=0.5), "text")
-    assert not train & held
+    assert twice.where(split(twice, DAY)).count() == 2 * len(validation)  # equal rows have the same side
+    assert not set.intersection(*values(raw, Split(hash=["text"], share=0.5), "text"))
 
 
 @pytest.mark.parametrize("kind", ["date", "timestamp", "string"])
 def test_last_days_are_validation_rows_and_later_ones_are_left_out(spark, kind):
     days = [(str(DAY - timedelta(days=n)),) for n in range(-3, 20)]
     rows = spark.createDataFrame(days, "day string").selectExpr(f"cast(day as {kind}) as day")
-    train, held = (sorted(str(day)[:10] for day in side) for side in values(rows, Split(date="day", days=7), "day"))
-    assert held == [str(DAY - timedelta(days=n)) for n in range(6, -1, -1)]
+    sides = values(rows, Split(date="day", days=7), "day")
+    train, validation = (sorted(str(day)[:10] for day in side) for side in sides)
+    assert validation == [str(DAY - timedelta(days=n)) for n in range(6, -1, -1)]
     assert train == [str(DAY - timedelta(days=n)) for n in range(19, 6, -1)]
 
 
