@@ -14,18 +14,7 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    LongType,
-    StringType,
-)
+from pyspark.sql import types as T
 
 from sparkdl.data.arrow_types import RAW
 from sparkdl.data.columns import Columns, InputColumn, listed
@@ -51,7 +40,7 @@ _ADVICE = {
     ("binary",): f"{RAW}, in the estimator's columns.",
 }
 
-_SPARK_FLOATING = {"float32": FloatType(), "float64": DoubleType()}
+_SPARK_FLOATING = {"float32": T.FloatType(), "float64": T.DoubleType()}
 
 
 def select_columns(frame: DataFrame, columns: Columns | Sequence[str] | None) -> tuple[DataFrame, Columns]:
@@ -86,12 +75,12 @@ def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> Spar
     if column.name not in frame.columns:
         raise InvalidInput(f"there is no column {column.name!r}; the data has {listed(frame.columns)}.")
     kind, values = frame.schema[column.name].dataType, col(column.name)
-    if column.decode is not None and not isinstance(kind, BinaryType):
+    if column.decode is not None and not isinstance(kind, T.BinaryType):
         raise InvalidInput(
             f"column {column.name!r} has type {_short(kind)}; expected binary values for its decode function. Strings "
             "become their UTF-8 bytes by F.encode(column, 'UTF-8')."
         )
-    if column.ragged is not None and not isinstance(kind, (ArrayType, VectorUDT)):
+    if column.ragged is not None and not isinstance(kind, (T.ArrayType, VectorUDT)):
         raise InvalidInput(f"column {column.name!r} has type {_short(kind)}; expected arrays, since it is ragged.")
     if isinstance(kind, VectorUDT):
         # vector_to_array creates an object per vector. For dense vectors their values array, cast in Python, is faster.
@@ -111,33 +100,33 @@ def col(name: str) -> SparkColumn:
     return F.col(f"`{name.replace('`', '``')}`")
 
 
-def _travels_as(kind: DataType, column: InputColumn, floating: str) -> DataType | None:
+def _travels_as(kind: T.DataType, column: InputColumn, floating: str) -> T.DataType | None:
     """The transfer type of a column; None if it cannot become a tensor."""
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         element = _travels_as(kind.elementType, column, floating)
-        return None if element is None else ArrayType(element, kind.containsNull)
-    if isinstance(kind, (IntegralType, BooleanType)):
+        return None if element is None else T.ArrayType(element, kind.containsNull)
+    if isinstance(kind, (T.IntegralType, T.BooleanType)):
         return kind
-    if isinstance(kind, BinaryType):
+    if isinstance(kind, T.BinaryType):
         return kind if column.decode is not None or None not in (column.dtype, column.shape) else None
-    if not isinstance(kind, (FloatType, DoubleType, DecimalType)):
+    if not isinstance(kind, (T.FloatType, T.DoubleType, T.DecimalType)):
         return None
     if column.dtype is None or column.dtype.startswith("float"):
         return _SPARK_FLOATING[floating]
     # A class label or row id: a check for whole numbers needs the value before the cast.
-    if not isinstance(kind, DecimalType):
+    if not isinstance(kind, T.DecimalType):
         return kind
-    return LongType() if kind.scale == 0 else DoubleType()
+    return T.LongType() if kind.scale == 0 else T.DoubleType()
 
 
-def _short(kind: DataType) -> str:
+def _short(kind: T.DataType) -> str:
     text = kind.simpleString()
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
 
 
-def _advice(kind: DataType) -> str:
-    if isinstance(kind, ArrayType):
-        if isinstance(kind.elementType, StringType):
+def _advice(kind: T.DataType) -> str:
+    if isinstance(kind, T.ArrayType):
+        if isinstance(kind.elementType, T.StringType):
             return "Turn arrays of strings into vectors with pyspark.ml.feature.CountVectorizer or HashingTF."
         return f"{_advice(kind.elementType)} F.transform does it to each element of an array."
     return next((text for kinds, text in _ADVICE.items() if kind.typeName() in kinds), "Cast it to a number first.")

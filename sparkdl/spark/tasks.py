@@ -32,16 +32,7 @@ from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
 from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import first_lines
-from sparkdl.spark.executor_tasks import (
-    PACKED,
-    MapTask,
-    PackedData,
-    PackTask,
-    Payload,
-    ReduceTask,
-    delete_files,
-    first_rows,
-)
+from sparkdl.spark.executor_tasks import PACKED, MapTask, PackedData, PackTask, ReduceTask, delete_files, first_rows
 from sparkdl.spark.independent_tasks import EachTask, run_each
 from sparkdl.spark.jvm import GONE, JVM_ERRORS, job_description
 from sparkdl.spark.resources import find_slots, task_attempts
@@ -158,7 +149,7 @@ class SparkTaskRunner:
                 emit([result], self._listener)
                 yield result
 
-    def _shipped(self, work: MapReduce) -> Payload:
+    def _shipped(self, work: MapReduce) -> Any:
         """The pickled work; a large one, such as an objective with a trained model, is broadcast once."""
         shipped = ship(work)
         if len(shipped) <= _INLINE:

@@ -135,9 +135,7 @@ class PipelineRun:
         )["version"]
         print(f"trained version {name}", flush=True)
         judged = stage(
-            "gate",
-            lambda: self.evaluate(name, held_out["path"]),
-            lambda judged: over or judged["version"] == name,
+            "gate", lambda: self.evaluate(name, held_out["path"]), lambda judged: over or judged["version"] == name
         )
         result = stage("publish", lambda: self._publish(judged, held_out["path"]))
         scores = None if self.score_rows is None else stage("score", self.score)
