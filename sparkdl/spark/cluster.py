@@ -126,7 +126,7 @@ class SparkCluster:
         )
         network, limit = setting(self._spark, "spark.sparkdl.network") or None, self._resource_timeout
         watch = JobWatch(self._spark, f"sparkdl-{task.run}", size, timeout=limit, report=failures.waiting)
-        title = f"{self._title}, attempt {attempt}: {size} workers{_doing(work)}"
+        title = f"{self._title}, attempt {attempt}: {size} workers{_title_of(work)}"
         with self._channel(failures) as endpoint, job_description(self._spark, title):
             worker = BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))
             rows = numbered(frame).mapInArrow(worker.run, SCHEMA, barrier=True)
@@ -208,7 +208,7 @@ class SparkCluster:
             failures.close()
 
 
-def _doing(work: Work) -> str:
+def _title_of(work: Work) -> str:
     title = getattr(work, "title", None)
     try:
         return f", {title()}" if callable(title) else ""

@@ -76,10 +76,10 @@ class _Forward:
         implements = ["sun.misc.SignalHandler"]  # noqa: RUF012 - py4j reads it as it is
 
 
-def release(held: DataFrame) -> None:
+def release(frame: DataFrame) -> None:
     """Free the blocks of a DataFrame from ``localCheckpoint``, if the JVM still runs.
 
     Spark frees them only some time after the JVM's garbage collection, and has no public call for it.
     """
     with suppress(*GONE):
-        held._jdf.queryExecution().logical().rdd().unpersist(False)
+        frame._jdf.queryExecution().logical().rdd().unpersist(False)

@@ -122,8 +122,8 @@ class SparkTaskRunner:
                 reporting = replace(self._reporting, number=number)
                 task = MapTask(shipped, sent, self._data, most=_DIRECT, cut=large, reporting=reporting)
                 with job_description(self._spark, f"{self._title}: round {number}, {type(work).__name__}"):
-                    if found := (self._apart if large else self._together)(work, task, number):
-                        return found
+                    if result := (self._reduce_on_executors if large else self._reduce_on_driver)(work, task, number):
+                        return result
                 large = self._large[type(work)]
             raise WorkerLost(f"results of round {number} were lost {_TRIES} times.", place=ErrorContext("reduce"))
         except JVM_ERRORS as error:
@@ -161,7 +161,7 @@ class SparkTaskRunner:
             self._works[type(work)] = digest, self._spark.sparkContext.broadcast(shipped)
         return self._works[type(work)][1]
 
-    def _together(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
+    def _reduce_on_driver(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """Reduce a round on the driver; None if results are too large for that, or a shard was lost."""
         results = Results(len(self.shard_rows))
         results.take(self._triggers.mapPartitionsWithIndex(task.run).collect())
@@ -172,7 +172,7 @@ class SparkTaskRunner:
         self._large[type(work)] = results.large
         return None if results.large or results.absent else (reduce_results(work, results.in_order), results.notes)
 
-    def _apart(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
+    def _reduce_on_executors(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """Reduce a round on executors; None if results were lost before the reduction."""
         results = Results(len(self.shard_rows))
         with ExitStack() as stack:

@@ -65,13 +65,13 @@ def evaluate(spark, job, saved, rows, tmp_path):
     return evaluate
 
 
-def column(found, name):
-    return np.array([row[name] for row in found.select(name).collect()])
+def column(rows, name):
+    return np.array([row[name] for row in rows.select(name).collect()])
 
 
 def test_three_classes(job, evaluate, rows, tmp_path):
-    figures, found, printed = evaluate(nets.scores, "classifier", "three")
-    labels, predictions, chances = (column(found, name) for name in ("three", "prediction", "probability"))
+    figures, result, printed = evaluate(nets.scores, "classifier", "three")
+    labels, predictions, chances = (column(result, name) for name in ("three", "prediction", "probability"))
     assert figures["rows"] == ROWS
     assert figures["accuracy"] == pytest.approx(right.accuracy_score(labels, predictions))
     assert figures["macro_f1"] == pytest.approx(right.f1_score(labels, predictions, average="macro"))
@@ -88,8 +88,8 @@ def test_three_classes(job, evaluate, rows, tmp_path):
 
 
 def test_two_classes_have_an_area(job, evaluate, rows, tmp_path):
-    figures, found, printed = evaluate(nets.column, "classifier", "two")
-    labels, chances = column(found, "two"), column(found, "probability")
+    figures, result, printed = evaluate(nets.column, "classifier", "two")
+    labels, chances = column(result, "two"), column(result, "probability")
     assert figures["auc"] == pytest.approx(right.roc_auc_score(labels, chances[:, 1]), rel=1e-6)
     assert figures["log_loss"] == pytest.approx(right.log_loss(labels, chances), rel=1e-5)
     assert f"AUC {figures['auc']:.4f}" in printed
@@ -99,8 +99,8 @@ def test_two_classes_have_an_area(job, evaluate, rows, tmp_path):
 
 
 def test_numbers(job, evaluate, rows, tmp_path):
-    figures, found, _ = evaluate(nets.column, "regressor", "value")
-    labels, predictions = column(found, "value"), column(found, "prediction")
+    figures, result, _ = evaluate(nets.column, "regressor", "value")
+    labels, predictions = column(result, "value"), column(result, "prediction")
     assert figures["rmse"] == pytest.approx(right.root_mean_squared_error(labels, predictions))
     assert figures["mae"] == pytest.approx(right.mean_absolute_error(labels, predictions))
     assert figures["r2"] == pytest.approx(right.r2_score(labels, predictions))
@@ -147,9 +147,9 @@ def test_rows_of_every_format_table_and_query(spark, tmp_path):
         "csv": {"schema": schema, "options": {"header": True, "sep": ";"}},
     }.items():
         plain.write.format(kind).options(**given.get("options", {})).save(str(tmp_path / kind))
-        found = Data(path=str(tmp_path / kind), format=kind, **given).read(spark)
-        assert found.schema.simpleString() == "struct<x:double,label:int>", kind
-        assert sorted(map(tuple, found.collect())) == expected
+        result = Data(path=str(tmp_path / kind), format=kind, **given).read(spark)
+        assert result.schema.simpleString() == "struct<x:double,label:int>", kind
+        assert sorted(map(tuple, result.collect())) == expected
     plain.write.saveAsTable("rows_of_a_job")
     try:
         for given in ({"table": "default.rows_of_a_job"}, {"query": "select x, label from rows_of_a_job"}):

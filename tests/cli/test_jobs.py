@@ -114,8 +114,8 @@ def test_columns_and_callbacks_are_objects(estimator):
     words = ["--estimator.columnSpecs", json.dumps(specs), "--estimator.callbacks", json.dumps(callbacks)]
     for objects in (estimator({"columnSpecs": specs, "callbacks": callbacks}), estimator({}, *words)):
         assert objects.getColumnSpecs() == [InputColumn("image", "float32", (1, 28, 28)), InputColumn("age")]
-        found = [(type(callback), callback.every) for callback in objects.getCallbacks()]
-        assert found == [(resolve_name("some_nets.Saves"), 3), (resolve_name("some_nets.Saves"), 1)]
+        result = [(type(callback), callback.every) for callback in objects.getCallbacks()]
+        assert result == [(resolve_name("some_nets.Saves"), 3), (resolve_name("some_nets.Saves"), 1)]
 
 
 @pytest.mark.parametrize("name", ["collate", "augment"])
@@ -150,10 +150,10 @@ def test_every_argument_is_a_key(nets, kind, capsys):
 
 def test_missing_arguments_keep_the_default(read, write):
     estimator = {"class_path": "sparkdl.TorchRegressor", "init_args": {"model": "some_nets.Net"}}
-    found = read(write({"estimator": estimator})).estimator
-    assert type(found) is TorchRegressor
-    assert {param.name for param in found.extractParamMap() if found.isSet(param)} <= {"model", "labelCol"}
-    assert found.getStrategy() == AllReduce()
+    result = read(write({"estimator": estimator})).estimator
+    assert type(result) is TorchRegressor
+    assert {param.name for param in result.extractParamMap() if result.isSet(param)} <= {"model", "labelCol"}
+    assert result.getStrategy() == AllReduce()
 
 
 def test_command_line_overrides_the_file(read, write):

@@ -61,7 +61,7 @@ def example(spark, monkeypatch, capsys):
 @pytest.mark.slow
 def test_parallel_sgd_by_hand_and_by_sparkdl_agree(example):
     printed = example("plain_parallel_sgd")
-    by_hand, ours = (float(found) for found in re.findall(r"accuracy (\S+)", printed))
+    by_hand, ours = (float(result) for result in re.findall(r"accuracy (\S+)", printed))
     assert by_hand >= 0.93
     assert abs(by_hand - ours) <= 0.03
     assert printed.count("round ") == 5

@@ -14,9 +14,9 @@ from sparkdl.data.shard import Shard
 def peers(world: World, shard: Shard | None) -> dict[str, Any]:
     """A worker's host and ranks, and the addresses of its connections after an all-reduce."""
     world.group().sum_(torch.ones(1 << 20))
-    found = {"host": world.host, "rank": world.rank, "local_rank": world.local_rank, "connected": sorted(_connected())}
+    result = {"host": world.host, "rank": world.rank, "local_rank": world.local_rank, "connected": sorted(_connected())}
     world.all_gather_json("looked", {})  # a worker that leaves closes its peers' connections
-    return found
+    return result
 
 
 def _connected() -> set[str]:

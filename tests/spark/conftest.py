@@ -15,5 +15,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two executors of one core each, in place of the one that the tests before these had."""
     if (before := SparkSession.getActiveSession()) is not None:
         before.stop()
-    with session(tmp_path_factory.mktemp("executors")) as found:
-        yield found
+    with session(tmp_path_factory.mktemp("executors")) as result:
+        yield result

@@ -56,7 +56,7 @@ def interrupted(folder: str) -> dict[str, Any]:
 
 def opened(folder: str) -> list[str]:
     """Files of Python processes, mapped or open, that lie in ``folder`` without a name any more."""
-    found = []
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if b"pyspark" not in (process / "cmdline").read_bytes():
@@ -65,8 +65,8 @@ def opened(folder: str) -> list[str]:
             maps = (process / "maps").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it has ended meanwhile
-        found += [line for line in (*links, *maps) if folder in line and "(deleted)" in line]
-    return found
+        result += [line for line in (*links, *maps) if folder in line and "(deleted)" in line]
+    return result
 
 
 def encrypted(folder: str) -> list[Any]:

@@ -37,10 +37,10 @@ UNDECLARED = {"spark.local.dir", "spark.master"}  # Spark reads them by name alo
 def settings(path):
     """Every setting, commented out or not: (key, value, active)."""
     for line in path.read_text(encoding="utf-8").splitlines():
-        found = re.fullmatch(r"(#?)(spark\.\S+)\s+(\S.*)", line)
-        assert found or not line.strip() or line.startswith("#"), line
-        if found:
-            yield found[2], found[3], not found[1]
+        result = re.fullmatch(r"(#?)(spark\.\S+)\s+(\S.*)", line)
+        assert result or not line.strip() or line.startswith("#"), line
+        if result:
+            yield result[2], result[3], not result[1]
 
 
 @each_file
@@ -58,15 +58,15 @@ def test_spark_knows_every_key(spark, path):
 @each_file
 def test_settings_of_gangs(path):
     pairs = [(key, value) for key, value, active in settings(path) if active]
-    found, named, text = dict(pairs), {key for key, *_ in settings(path)}, path.read_text(encoding="utf-8")
-    assert len(pairs) == len(found)
+    result, named, text = dict(pairs), {key for key, *_ in settings(path)}, path.read_text(encoding="utf-8")
+    assert len(pairs) == len(result)
     assert "spark.executor.pyspark.memory" not in named
     assert "spark.executor.pyspark.memory" in text  # and why not
     if path.name == "local.conf":
         return
-    assert found["spark.dynamicAllocation.enabled"] == "false"
-    assert int(found["spark.executor.cores"]) % int(found["spark.task.cpus"]) == 0
-    assert {"spark.barrier.sync.timeout", "spark.executor.memory", "spark.task.cpus"} <= set(found)
+    assert result["spark.dynamicAllocation.enabled"] == "false"
+    assert int(result["spark.executor.cores"]) % int(result["spark.task.cpus"]) == 0
+    assert {"spark.barrier.sync.timeout", "spark.executor.memory", "spark.task.cpus"} <= set(result)
     assert {"spark.sparkdl.network", "spark.network.crypto.enabled", "spark.archives", "spark.pyspark.python"} <= named
     assert all(word in text for word in ("--py-files", "venv-pack", "allowUnencrypted", "OMP_NUM_THREADS"))
 
@@ -105,7 +105,7 @@ def daemon(name, *arguments, line, environment):
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, **pipes, start_new_session=True) as process:
         try:
-            yield next(found for text in process.stderr if (found := re.search(line, text)))
+            yield next(result for text in process.stderr if (result := re.search(line, text)))
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 

@@ -11,10 +11,10 @@ from tests.sessions import frame
 
 def test_fingerprint_is_of_values_and_names(spark):
     data = frame({"id": np.arange(20), "one": np.linspace(0, 1, 20), "other": np.linspace(1, 2, 20)})
-    found = fingerprint(data)
-    assert found.startswith("20 rows, ")
-    assert fingerprint(data.select("other", "id", "one").repartition(3).orderBy(F.desc("id"))) == found
-    assert fingerprint(data.withColumn("m", F.array(F.create_map("id", "one")))) == found
+    result = fingerprint(data)
+    assert result.startswith("20 rows, ")
+    assert fingerprint(data.select("other", "id", "one").repartition(3).orderBy(F.desc("id"))) == result
+    assert fingerprint(data.withColumn("m", F.array(F.create_map("id", "one")))) == result
     null, one = F.lit(None).cast("double"), F.lit(1.0)
     changed = [
         data.where("id > 0"),
@@ -23,4 +23,4 @@ def test_fingerprint_is_of_values_and_names(spark):
         data.withColumn("one", null).withColumn("other", one),
         data.withColumn("one", one).withColumn("other", null),
     ]
-    assert len({found, *map(fingerprint, changed)}) == len(changed) + 1
+    assert len({result, *map(fingerprint, changed)}) == len(changed) + 1

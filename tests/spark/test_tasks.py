@@ -101,8 +101,8 @@ class TestSpark(MapReduceContract, LossContract):
         fetched: list[int] = []
         plain = SparkContext.runJob
         monkeypatch.setattr(SparkContext, "runJob", lambda *given: (fetched.append(given[3]), plain(*given))[1])
-        found = list(jobs.each(Whole(large=large), [3, 1, 2], all_rows=True))
-        assert [(one.index, one.note["given"]) for one in found] == [(3, 3), (1, 1), (2, 2)]
+        result = list(jobs.each(Whole(large=large), [3, 1, 2], all_rows=True))
+        assert [(one.index, one.note["given"]) for one in result] == [(3, 3), (1, 1), (2, 2)]
         assert len(fetched) == (3 if large else 0)
 
     @pytest.mark.slow
@@ -134,8 +134,8 @@ class TestSpark(MapReduceContract, LossContract):
 
         on_executors()
         monkeypatch.setattr(tasks.SparkTaskRunner, "_one_by_one", fetched)
-        found, _ = jobs.run(Sums(), STATE)
-        assert torch.equal(found["sum"], direct["sum"])
+        result, _ = jobs.run(Sums(), STATE)
+        assert torch.equal(result["sum"], direct["sum"])
         assert len(tries) == 2
 
     def test_large_work_runs_once_after_small_one(self, jobs, monkeypatch, tmp_path):
@@ -156,8 +156,8 @@ class TestSpark(MapReduceContract, LossContract):
             jobs.run(Sums(), STATE)
         for folder in folders(jobs):
             shutil.rmtree(folder / "shard-00001", ignore_errors=True)
-        found, _ = jobs.run(DiesAt(marks=str(tmp_path), times=0), STATE)
-        assert torch.equal(found["sum"], direct["sum"])
+        result, _ = jobs.run(DiesAt(marks=str(tmp_path), times=0), STATE)
+        assert torch.equal(result["sum"], direct["sum"])
         assert marks(tmp_path) == {"0": 1, "1": 1, "2": 1}
         assert any((folder / "shard-00001").exists() for folder in folders(jobs))
 

@@ -63,8 +63,8 @@ def test_stage_runs_once_until_forgotten_or_without_files(tmp_path):
     assert (first.run[:5], again.run[:5]) == ("0000-", "0001-")
     assert Ledger.open(str(tmp_path), "d").stage("etl", work) == {"rows": 1}
     last = Ledger.open(str(tmp_path), "c")
-    assert last.stage("etl", work, lambda found: found["rows"] > 0) == {"rows": 2}
-    assert last.stage("etl", work, lambda found: found["rows"] > 0) == {"rows": 2}
+    assert last.stage("etl", work, lambda result: result["rows"] > 0) == {"rows": 2}
+    assert last.stage("etl", work, lambda result: result["rows"] > 0) == {"rows": 2}
     last.forget("etl")
     assert not last.noted("etl")
     assert last.stage("etl", work) == {"rows": 3}

@@ -295,9 +295,9 @@ def test_second_run_in_the_middle_of_the_first(small, monkeypatch, place, date):
         calls.append(place)
         if len(calls) > 1:
             return whole(run, *arguments)
-        found = whole(run, *arguments) if date == NEXT else None
+        result = whole(run, *arguments) if date == NEXT else None
         assert small.run("--gate.margin", 1, date=date)[0] == 0
-        return found or whole(run, *arguments)
+        return result or whole(run, *arguments)
 
     monkeypatch.setattr(PipelineRun, place, interrupted)
     code, printed = small.run("--gate.margin", 1)
