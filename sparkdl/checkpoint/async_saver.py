@@ -33,7 +33,7 @@ from sparkdl.io.threads import in_background
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import notify, record, span
 
-_LOOK = 0.02  # seconds between two polls for the other workers' digests
+_POLL = 0.02  # seconds between two polls for the other workers' digests
 _NICE = 10  # a tenth of a core if training wants all of it
 _PATIENCE = 10.0  # seconds that a failed gang waits for its thread to end
 
@@ -106,15 +106,15 @@ class Saver:
         self._world.publish(key, answer)
         if self._world.rank == 0:
             while (answers := self._world.collect(key)) is None:
-                if self._given_up.wait(_LOOK):
+                if self._given_up.wait(_POLL):
                     return
             self._commit(name, checkpoint, answers)
 
     def _commit(self, name: str, checkpoint: Checkpoint, answers: Sequence[Mapping[str, Any]]) -> None:
         clock, pinned, size = checkpoint.clock, checkpoint.pinned, self._world.size
-        trouble = [each["trouble"] for each in answers if "trouble" in each]
+        trouble = [answer["trouble"] for answer in answers if "trouble" in answer]
         if not trouble:
-            digests = [Digest.from_json(each) for answer in answers for each in answer["digests"]]
+            digests = [Digest.from_json(digest) for answer in answers for digest in answer["digests"]]
             try:
                 self._checkpoints.commit(name, digests, clock, world_size=size, pinned=pinned, extra=checkpoint.extra)
             except OSError as error:

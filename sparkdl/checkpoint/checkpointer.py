@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _ALIKE = "alike-"  # before a rank: that worker's shard of the replicated state
 _HORIZON = 1.0  # approximate seconds between two queries of rank 0's clock
-_LOOK = 1.0  # seconds between two polls for a stop request: each is a request to an object store
+_POLL = 1.0  # seconds between two polls for a stop request: each is a request to an object store
 
 
 class Checkpointer:
@@ -51,12 +51,12 @@ class Checkpointer:
         self.every = every
         self._elastic, self._token = elastic, token
         self._saver: Saver | None = None  # None without a shared directory
-        self._ear: StopPoller | None = None  # rank 0's
+        self._stop_poller: StopPoller | None = None  # rank 0's
         self._extra: dict[str, Any] = {}
         self._epoch = self._step = 0  # of the last checkpoint
         self._epochs = 0  # completed after the last step
-        self._look = self._looked = 0  # steps of the next and of the last query of rank 0's clock
-        self._saved = self._seen = 0.0  # times of the last checkpoint and of the last query
+        self._next_query = self._queried_step = 0  # steps of the next and of the last query of rank 0's clock
+        self._saved_at = self._queried_at = 0.0  # times of the last checkpoint and of the last query
 
     @property
     def temporary(self) -> bool:
@@ -85,16 +85,16 @@ class Checkpointer:
         _on_rank_0(world, "fence", lambda: self.checkpoints.fence(world.attempt))
         if not self.temporary:
             self._see(world)
-        fingerprints = [str(each) for each in world.group().gather(fingerprint(shard))]
+        fingerprints = [str(value) for value in world.group().gather(fingerprint(shard))]
         fitting = Compatibility(self.checkpoints.folder.path, self.checkpoints.writer, world.size, fingerprints)
         self._extra = {"writer": self.checkpoints.writer, "shards": fingerprints}
         state = self._restore(world, fitting)
         if state is not None:
             self._epoch, self._step = state["own"]["clock"]["epoch"], state["own"]["clock"]["step"]
-        self._epochs, self._looked, self._look = self._epoch, self._step, self._step + 1
-        self._saved = self._seen = time.monotonic()
+        self._epochs, self._queried_step, self._next_query = self._epoch, self._step, self._step + 1
+        self._saved_at = self._queried_at = time.monotonic()
         self._saver = Saver(self.checkpoints, world)
-        self._ear = StopPoller(self.checkpoints, world.attempt) if world.rank == 0 else None
+        self._stop_poller = StopPoller(self.checkpoints, world.attempt) if world.rank == 0 else None
         return state
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
@@ -121,9 +121,9 @@ class Checkpointer:
 
     def close(self) -> None:
         """End the threads, whether the attempt succeeded or failed."""
-        for each in (self._saver, self._ear):
-            if each is not None:
-                each.close()
+        for thread in (self._saver, self._stop_poller):
+            if thread is not None:
+                thread.close()
 
     def _passed(self, clock: Clock, epoch_ended: bool) -> bool:
         if epoch_ended and self._elastic:
@@ -134,22 +134,22 @@ class Checkpointer:
 
     def _ask(self, world: World) -> tuple[bool, bool]:
         # Whether a checkpoint is due, and whether a stop was requested, both according to rank 0.
-        if world.clock.step < self._look:
+        if world.clock.step < self._next_query:
             return False, False
         answer = world.broadcast_json(f"look {world.clock.step}", self._report(world) if world.rank == 0 else {})
-        self._looked, self._seen, self._look = world.clock.step, time.monotonic(), answer["next"]
+        self._queried_step, self._queried_at, self._next_query = world.clock.step, time.monotonic(), answer["next"]
         return answer["due"], answer["stop"]
 
     def _report(self, world: World) -> dict[str, Any]:
         assert self._saver is not None
-        assert self._ear is not None
+        assert self._stop_poller is not None
         now, step = time.monotonic(), world.clock.step
-        left = self.every.seconds(self._saver.cost, world.attempt) - (now - self._saved)
+        left = self.every.seconds(self._saver.cost, world.attempt) - (now - self._saved_at)
         # At most twice as many steps until the next query: the first steps may be slower.
-        steps = max(1, step - self._looked)
-        pace = max(now - self._seen, 1e-6) / steps
+        steps = max(1, step - self._queried_step)
+        pace = max(now - self._queried_at, 1e-6) / steps
         ahead = min(2 * steps, int((_HORIZON if left <= 0 else min(left, _HORIZON)) / pace))
-        return {"due": left <= 0, "stop": self._ear.asked.is_set(), "next": step + max(1, ahead)}
+        return {"due": left <= 0, "stop": self._stop_poller.asked.is_set(), "next": step + max(1, ahead)}
 
     def _save(self, world: World, state: dict[str, Any], *, pinned: bool, last: bool) -> None:
         assert self._saver is not None
@@ -161,7 +161,7 @@ class Checkpointer:
             shards[f"{_ALIKE}{world.rank:05d}"] = copied(shard(state["alike"], world.rank, world.size))
         clock = Clock(**world.clock.state_dict())
         self._saver.save(Checkpoint(clock, shards, pinned, last, self._extra))
-        self._epoch, self._step, self._saved = clock.epoch, clock.step, time.monotonic()
+        self._epoch, self._step, self._saved_at = clock.epoch, clock.step, time.monotonic()
         world.phase = phase
         enter_phase("other")
 
@@ -193,16 +193,16 @@ class Checkpointer:
     def _restore(self, world: World, fitting: Compatibility) -> dict[str, Any] | None:
         def pick(manifest: Manifest) -> list[str]:
             # An added worker resumes from rank 0's shard.
-            own = world.rank if world.rank < manifest.world_size else 0
-            return [f"{own:05d}", *(shard for shard in manifest.shards if shard.startswith(_ALIKE))]
+            rank = world.rank if world.rank < manifest.world_size else 0
+            return [f"{rank:05d}", *(shard for shard in manifest.shards if shard.startswith(_ALIKE))]
 
         if world.rank == 0 and (newest := self.checkpoints.latest(verify=False)) is not None:
             fitting.newest(newest[1].manifest)
-        found = restore(self.checkpoints, world.rank, world.all_gather_json, pick, accept=fitting.accepts)
-        if found is None:
+        restored = restore(self.checkpoints, world.rank, world.all_gather_json, pick, accept=fitting.accepts)
+        if restored is None:
             return None
-        own, *alike = [unpack_state(packed) for packed in found[1].values()]  # in the order of ``pick``
-        return {"alike": unshard(alike), "own": own}
+        local, *alike = [unpack_state(packed) for packed in restored[1].values()]  # in the order of ``pick``
+        return {"alike": unshard(alike), "own": local}
 
 
 class StopPoller:
@@ -219,7 +219,7 @@ class StopPoller:
         self._ended.set()
 
     def _listen(self) -> None:
-        while not self._ended.wait(_LOOK):
+        while not self._ended.wait(_POLL):
             try:
                 if self._checkpoints.attempts.asked_to_stop(self._attempt):
                     self.asked.set()

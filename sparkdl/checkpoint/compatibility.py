@@ -26,7 +26,7 @@ class Compatibility:
         Raises InvalidInput if another fit wrote it, on other data.
         """
         saved: Sequence[str] = manifest.extra["shards"]
-        theirs, ours = (total([Fingerprint.parse(each) for each in texts]) for texts in (saved, self.fingerprints))
+        theirs, ours = (total([Fingerprint.parse(text) for text in texts]) for texts in (saved, self.fingerprints))
         if theirs != ours and manifest.extra["writer"] != self.writer:
             raise InvalidInput(
                 f"{self.directory} has checkpoints of a run on other data: {theirs[0]} rows, and this run "
@@ -39,9 +39,10 @@ class Compatibility:
         if manifest.world_size != self.size:
             what = f"the gang has {self.size} workers and had {manifest.world_size} at {where}"
         else:
-            other = [shard for shard, (old, new) in enumerate(zip(saved, self.fingerprints, strict=True)) if old != new]
+            pairs = zip(saved, self.fingerprints, strict=True)
+            changed = [str(shard) for shard, (old, new) in enumerate(pairs) if old != new]
             what = (
-                f"the query returned other rows for shard{'s' * (len(other) > 1)} {', '.join(map(str, other))} than "
+                f"the query returned other rows for shard{'s' * (len(changed) > 1)} {', '.join(changed)} than "
                 f"before {where}: it is not deterministic, as with rand() without a seed or without an order. Set "
                 "idCol, or write the rows to a table and train on that"
             )

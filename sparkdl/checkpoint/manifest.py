@@ -45,8 +45,8 @@ class Name:
     @staticmethod
     def parse(text: str) -> Name | None:
         """Parse a name; None if ``text`` is no checkpoint's name."""
-        found = _NAME.fullmatch(text)
-        name = found and Name(*map(int, found.groups()))
+        match = _NAME.fullmatch(text)
+        name = match and Name(*map(int, match.groups()))
         return name if str(name) == text else None
 
 

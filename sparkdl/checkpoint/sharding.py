@@ -40,11 +40,11 @@ def _leaves(nested: Mapping[Any, Any], path: _Path) -> Iterator[tuple[_Path, Any
             yield (*path, key), value
 
 
-def _select(nested: Mapping[Any, Any], path: _Path, own: set[_Path]) -> dict[Any, Any]:
+def _select(nested: Mapping[Any, Any], path: _Path, owned: set[_Path]) -> dict[Any, Any]:
     selected: dict[Any, Any] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping):
-            selected[key] = _select(value, (*path, key), own)  # every shard has all dicts, even empty ones
-        elif (*path, key) in own:
+            selected[key] = _select(value, (*path, key), owned)  # every shard has all dicts, even empty ones
+        elif (*path, key) in owned:
             selected[key] = value
     return selected

@@ -56,7 +56,7 @@ class Checkpoints:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the fields alone: each process opens the filesystem itself."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field_.name: getattr(self, field_.name) for field_ in fields(self)}
 
     @property
     def attempts(self) -> Attempts:
@@ -155,35 +155,35 @@ class Checkpoints:
         for _ in self._commit(parsed, manifest):
             continue
 
-    def _commit(self, own: Name, manifest: Manifest) -> Iterator[str]:
+    def _commit(self, newest: Name, manifest: Manifest) -> Iterator[str]:
         """The steps of a commit; between any two, another writer may act."""
         packed = manifest.to_bytes()
         reader = Reader(Folder(self.folder.system, self.folder.at(manifest.name)), manifest)
         self._check_new(manifest.name)
-        self.attempts.check(own.attempt)
+        self.attempts.check(newest.attempt)
         reader.check_presence()
         yield "checked"
         reader.folder.write(MANIFEST, packed)
         yield "committed"
-        self.attempts.check(own.attempt)
+        self.attempts.check(newest.attempt)
         yield "checked again"
-        self._prune(own)
+        self._prune(newest)
 
     def _check_new(self, name: str) -> None:
         if self.folder.exists(f"{name}/{MANIFEST}"):
             raise InvalidInput(f"checkpoint {self.folder.at(name)} exists already; start another by next_attempt().")
 
-    def _prune(self, own: Name) -> None:
+    def _prune(self, newest: Name) -> None:
         """Delete all but the ``keep`` newest complete checkpoints and the newest pinned one, up to ``own``."""
         complete = pins = 0
         names: list[Name] = []
         with _warning(self.folder.path):
-            names = [name for name in reversed(self.names()) if name <= own]
+            names = [name for name in reversed(self.names()) if name <= newest]
         for name in names:
             with _warning(self.folder.at(str(name))):
                 try:
                     pin = self._complete(str(name)).manifest.pinned
-                    keep = name == own or complete < self.keep or (pin and not pins)
+                    keep = name == newest or complete < self.keep or (pin and not pins)
                     complete, pins = complete + 1, pins + pin
                 except InvalidInput:  # of another run or another version of sparkdl
                     continue

@@ -63,13 +63,13 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
         shuffle = getattr(algorithm, "shuffle", True)
         with cluster.map_reduce(fit.data, columns, shuffle=shuffle, listener=listener) as jobs:
             state, history = rounds.run(jobs)
-    assert rounds.seen is not None
+    assert rounds.summary is not None
     status = str(history[-1].get("status", "")) if history else ""
     if status.startswith("stopped"):
         warnings.warn(f"{type(algorithm).__name__} {status}. The model has the best weights so far.", stacklevel=3)
     report = _report(rounds, history, time.monotonic() - start)
     weights = pack(module_of(training.objective, state["weights"]))
-    return Fitted(weights, history, report, scalar_output([rounds.seen.output]), rounds.seen.inputs)
+    return Fitted(weights, history, report, scalar_output([rounds.summary.output]), rounds.summary.inputs)
 
 
 def _check(fit: FitSpec, algorithm: Algorithm) -> None:
@@ -100,11 +100,11 @@ def _open_state(fit: FitSpec) -> Iterator[tuple[Checkpoints | None, str]]:
 
 
 def _report(rounds: Rounds, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    assert rounds.seen is not None
-    rows = [sum(pair) for pair in zip(rounds.seen.training, rounds.seen.validation, strict=True)]
+    assert rounds.summary is not None
+    rows = [sum(pair) for pair in zip(rounds.summary.training, rounds.summary.validation, strict=True)]
     return {
         "seconds": seconds,
-        **rates(sum(rounds.seen.training) * len(history), sum(row["seconds"] for row in history)),
+        **rates(sum(rounds.summary.training) * len(history), sum(row["seconds"] for row in history)),
         "bytes": rounds.sent,
         "restarts": 0,
         "workers": [len(rows)],

@@ -30,7 +30,7 @@ from sparkdl.rounds.parameters import Weights, module_of
 from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.training.evaluate import observe
 from sparkdl.training.loss import Criterion
-from sparkdl.training.metrics import MetricAccumulator, open_metrics, seen, together
+from sparkdl.training.metrics import MetricAccumulator, local_states, open_metrics, together
 from sparkdl.training.objective import Objective, forward, trained
 
 ROWS = 8192
@@ -110,9 +110,9 @@ class Validation:
         meter = MetricAccumulator(_CPU, metrics)
         if shard.columns.validation is not None:
             shard = shard.subset(shard.split()[int(self.held)], shard.shard_rows)
-        own = replace(as_only_shard(shard, criterion), transforms=self.transforms)
-        observe(module_of(self.objective, state["weights"]), criterion, batches(own), meter)
-        return scalars(**meter.state_dict()), seen(metrics)
+        shard = replace(as_only_shard(shard, criterion), transforms=self.transforms)
+        observe(module_of(self.objective, state["weights"]), criterion, batches(shard), meter)
+        return scalars(**meter.state_dict()), local_states(metrics)
 
     def measure(self, jobs: TaskRunner, weights: Weights, number: int) -> dict[str, Any]:
         """Evaluate a round's weights: ``valid_loss`` and ``valid_<metric>`` for its row of the history.

@@ -47,18 +47,18 @@ class InspectShard:
 
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Inspect a shard."""
-        held = 0 if shard.columns.validation is None else len(shard.split()[1])
+        validation = 0 if shard.columns.validation is None else len(shard.split()[1])
         bounds = None if self.classes is None else label_bounds(shard, self.classes)
-        note = {"fingerprint": str(fingerprint(shard)), "rows": (shard.rows - held, held), "bounds": bounds}
+        note = {"fingerprint": str(fingerprint(shard)), "rows": (shard.rows - validation, validation), "bounds": bounds}
         return {}, note | {"columns": shard.columns} | self._probe(shard)
 
     def _probe(self, shard: Shard) -> dict[str, Any]:
         if not shard.rows:
             return {"inputs": None, "output": None}
         criterion = self.objective.criterion()
-        own = as_only_shard(shard, criterion)
+        shard = as_only_shard(shard, criterion)
         with torch.random.fork_rng(devices=[]):
-            batch = stored_batch(own, _probed(own))
+            batch = stored_batch(shard, _probed(shard))
             batch = self.transforms(batch, generator(0)) if self.transforms else batch
             output = forward(self.objective.build().eval(), batch.inputs)
             if batch.weight:  # else there is no mean
@@ -71,7 +71,7 @@ def _probed(shard: Shard) -> Tensor:
     positions = torch.arange(min(_PROBE, shard.rows))
     if shard.denominators is not None:
         weighs = (shard.denominators if shard.order is None else shard.denominators.index_select(0, shard.order)) > 0
-        positions = torch.cat([torch.nonzero(each).flatten()[:_PROBE] for each in (weighs, ~weighs)])[:_PROBE]
+        positions = torch.cat([torch.nonzero(mask).flatten()[:_PROBE] for mask in (weighs, ~weighs)])[:_PROBE]
     return positions if shard.order is None else shard.order[positions]
 
 

@@ -63,12 +63,12 @@ class Problem:
     @property
     def x(self) -> Tensor:
         """A copy of the current parameters, ``[n]``."""
-        return torch.cat([each.detach().flatten() for each in self.parameters.values()])
+        return torch.cat([parameter.detach().flatten() for parameter in self.parameters.values()])
 
     def set(self, x: Tensor) -> None:
         """Set the parameters."""
-        for each, piece in zip(self.parameters.values(), pieces(x, self.parameters.values()), strict=True):
-            each.detach().copy_(piece)
+        for parameter, piece in zip(self.parameters.values(), pieces(x, self.parameters.values()), strict=True):
+            parameter.detach().copy_(piece)
 
     def expand(self, x: Tensor) -> Expansion:
         """Expand the problem around ``x``; the expansion keeps the graphs of all rows in memory."""
@@ -81,10 +81,12 @@ class Problem:
             enter_phase("forward")
             loss = trained(criterion(forward(self.module, batch.inputs), batch)) * batch.weight
             enter_phase("backward")
-            found = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
+            gradients = torch.autograd.grad(
+                loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True
+            )
             total += float(loss.detach())
-            gradient += torch.cat([each.detach().flatten() for each in found])
-            graphs.append(found)
+            gradient += torch.cat([part.detach().flatten() for part in gradients])
+            graphs.append(gradients)
             enter_phase("feed")
         end_step(rows=self.shard.rows)
         apart = x - self.v
@@ -92,22 +94,22 @@ class Problem:
 
         def product(d: Tensor) -> Tensor:
             enter_phase("backward")
-            found = self._curved(graphs, d) / self.mass + self.rho * d
+            curved = self._curved(graphs, d) / self.mass + self.rho * d
             enter_phase("update")
-            return found
+            return curved
 
         return Expansion(x, value, gradient / self.mass + self.rho * apart, product)
 
     def begin(self, x: Tensor) -> Expansion:
         """Expand around a solver's start; raises InvalidInput if the loss or its gradient is not finite there."""
-        here = self.expand(x)
-        if not math.isfinite(here.value + here.steepness):
+        start = self.expand(x)
+        if not math.isfinite(start.value + start.steepness):
             raise InvalidInput("the loss or its gradient is not finite; scale the inputs, or take a larger rho.")
-        return here
+        return start
 
     def _curved(self, graphs: Sequence[Sequence[Tensor]], d: Tensor) -> Tensor:
         """Hessian of ``F`` times ``d``: the gradient of the gradient's product with ``d``."""
-        parameters, found = [*self.parameters.values()], torch.zeros_like(d)
+        parameters, curved = [*self.parameters.values()], torch.zeros_like(d)
         shaped = pieces(d, parameters)
         for graph in graphs:
             # If a gradient does not depend on the parameters, its curvature is 0.
@@ -117,8 +119,8 @@ class Problem:
                 products = torch.autograd.grad(
                     gradients, parameters, along, retain_graph=True, allow_unused=True, materialize_grads=True
                 )
-                found += torch.cat([each.flatten() for each in products])
-        return found
+                curved += torch.cat([part.flatten() for part in products])
+        return curved
 
 
 @dataclass(frozen=True)
@@ -145,16 +147,16 @@ class ConjugateGradient:
         Raises:
             InvalidInput: the loss is not quadratic in the parameters.
         """
-        here = problem.begin(problem.v)
-        first, steps = here.steepness, 10 * len(problem.v) + 100
-        step = conjugate_gradients(here.product, -here.gradient, goal=self.tolerance * first, steps=steps)
-        there = problem.expand(problem.v + step)
+        start = problem.begin(problem.v)
+        first, steps = start.steepness, 10 * len(problem.v) + 100
+        step = conjugate_gradients(start.product, -start.gradient, goal=self.tolerance * first, steps=steps)
+        end = problem.expand(problem.v + step)
         least = max(self.tolerance, 1e2 * torch.finfo(step.dtype).eps)
-        if there.steepness**2 <= least * max(first**2, 1e-300):
+        if end.steepness**2 <= least * max(first**2, 1e-300):
             return
-        bound = _rounding(problem.expand(problem.v), there)  # anew: the first graphs are those of other parameters
-        problem.set(there.x)
-        if there.steepness > bound:
+        bound = _rounding(problem.expand(problem.v), end)  # anew: the first graphs are those of other parameters
+        problem.set(end.x)
+        if end.steepness > bound:
             raise InvalidInput(
                 "the loss is not quadratic in the parameters, as solver=ConjugateGradient() requires; take "
                 "solver=NewtonCG() for convex losses, or solver=LocalSGDSolver() for networks."
@@ -189,18 +191,18 @@ class NewtonCG:
 
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution."""
-        here = problem.begin(problem.x)
-        enough = max(self.reduction * here.steepness, self.tolerance)
+        point = problem.begin(problem.x)
+        enough = max(self.reduction * point.steepness, self.tolerance)
         for _ in range(self.iterations):
-            if here.steepness <= enough:
+            if point.steepness <= enough:
                 break
-            goal = max(0.1 * here.steepness, enough) / 2
-            step = conjugate_gradients(here.product, -here.gradient, goal=goal, steps=10 * len(here.x))
-            found = _along(problem, here, step)
-            if found is None:
+            goal = max(0.1 * point.steepness, enough) / 2
+            step = conjugate_gradients(point.product, -point.gradient, goal=goal, steps=10 * len(point.x))
+            after = _along(problem, point, step)
+            if after is None:
                 break
-            here = found
-        problem.set(here.x)
+            point = after
+        problem.set(point.x)
 
 
 @dataclass(frozen=True)
@@ -251,24 +253,24 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, *, goal:
     return x
 
 
-def _rounding(here: Expansion, there: Expansion) -> float:
+def _rounding(start: Expansion, end: Expansion) -> float:
     """Bound on the gradient's norm at ``there`` that is due to rounding.
 
     If ``v`` is already the solution, both gradients are rounding errors. With ``L`` the Hessian's stretch, rounding
     ``x`` gives a gradient of ``L eps ||x||``. Rows of loss ``f`` have gradients of about ``sqrt(L f)``, rounded too.
     """
-    stretch = float(here.product(here.gradient).norm()) / max(here.steepness, 1e-300)
-    size = stretch * float(there.x.norm()) + math.sqrt(stretch * abs(there.value))
-    return 1e2 * torch.finfo(there.x.dtype).eps * size
+    stretch = float(start.product(start.gradient).norm()) / max(start.steepness, 1e-300)
+    size = stretch * float(end.x.norm()) + math.sqrt(stretch * abs(end.value))
+    return 1e2 * torch.finfo(end.x.dtype).eps * size
 
 
-def _along(problem: Problem, here: Expansion, step: Tensor) -> Expansion | None:
+def _along(problem: Problem, start: Expansion, step: Tensor) -> Expansion | None:
     """Expand after a step, halved until it decreases ``f`` enough; None if only rounding is left."""
-    slope = float(here.gradient @ step)
-    slack = 10 * torch.finfo(step.dtype).eps * abs(here.value)
+    slope = float(start.gradient @ step)
+    slack = 10 * torch.finfo(step.dtype).eps * abs(start.value)
     for halvings in range(30):
         t = 0.5**halvings
-        found = problem.expand(here.x + t * step)
-        if found.value <= here.value + 1e-4 * t * slope + slack and math.isfinite(found.steepness):
-            return found
+        point = problem.expand(start.x + t * step)
+        if point.value <= start.value + 1e-4 * t * slope + slack and math.isfinite(point.steepness):
+            return point
     return None

@@ -89,7 +89,7 @@ class Rounds:
         transforms: transforms of batches; default: none.
         listener: called with the history's row after every round; default: none.
         restored: called with the history after a resume; default: none.
-        seen: summary of the data, once the run has begun.
+        summary: summary of the data, once the run has begun.
         best: the best round, from 1; None without ``patience``.
         sent: bytes of the updates that all shards sent.
     """
@@ -106,7 +106,7 @@ class Rounds:
     transforms: Transforms | None = None
     listener: Callable[[dict[str, Any]], None] | None = None
     restored: Callable[[list[dict[str, Any]]], None] | None = None
-    seen: DataSummary | None = field(default=None, init=False)
+    summary: DataSummary | None = field(default=None, init=False)
     best: int | None = field(default=None, init=False)
     sent: int = field(default=0, init=False)
 
@@ -126,14 +126,14 @@ class Rounds:
             attempt = self.checkpoints.next_attempt()
             self.checkpoints.fence(attempt)
         collate = None if self.transforms is None else replace(self.transforms, augment=None)
-        self.seen = inspect_shards(jobs, InspectShard(self.objective, self.classes, collate))
-        saved = self._restore(self.seen) or self._first(self.seen)
+        self.summary = inspect_shards(jobs, InspectShard(self.objective, self.classes, collate))
+        saved = self._restore(self.summary) or self._first(self.summary)
         with ExitStack() as stack:
             memories = None if self.memories is None else LocalState(self.memories)
             if memories is not None:
                 memories.take_over()
                 stack.callback(memories.withdraw)
-            work = Round(self.algorithm, self.objective, self.seen.training, self.transforms, memories)
+            work = Round(self.algorithm, self.objective, self.summary.training, self.transforms, memories)
             while not self._over(saved, time.monotonic() - began):
                 saved = self._round(jobs, work, saved, collate)
                 self._save(saved, attempt)
@@ -147,8 +147,8 @@ class Rounds:
         self.best = stopping.best
         return {**saved["state"], "weights": dict(stopping.weights or saved["state"]["weights"])}, saved["history"]
 
-    def _first(self, seen: DataSummary) -> dict[str, Any]:
-        start = {"memories": [], "done": 0, "history": [], "shards": list(seen.fingerprints)}
+    def _first(self, summary: DataSummary) -> dict[str, Any]:
+        start = {"memories": [], "done": 0, "history": [], "shards": list(summary.fingerprints)}
         state = self.algorithm.init(self.objective, self.seed)
         return {**start, "state": state, "best": EarlyStopping(None).state_dict()}
 
@@ -164,9 +164,9 @@ class Rounds:
         after = {**saved, "state": state, "memories": memories if any(memories) else [], "done": done}
         if not row:
             return after
-        held = bool(self.seen and sum(self.seen.validation))
-        if held or self.objective.metrics:
-            row = {**row, **Validation(self.objective, collate, held=held).measure(jobs, state["weights"], number)}
+        validated = bool(self.summary and sum(self.summary.validation))
+        if validated or self.objective.metrics:
+            row = {**row, **Validation(self.objective, collate, held=validated).measure(jobs, state["weights"], number)}
         row = {"round": number, **row, "seconds": time.monotonic() - start}
         if self.patience is not None:
             stopping.after(number, _loss_of(row), lambda: dict(state["weights"]))
@@ -188,15 +188,15 @@ class Rounds:
             raise stopped(f"ended after round {done}")
         return False
 
-    def _restore(self, seen: DataSummary) -> dict[str, Any] | None:
-        found = None if self.checkpoints is None else self.checkpoints.latest()
-        if found is None:
+    def _restore(self, summary: DataSummary) -> dict[str, Any] | None:
+        newest = None if self.checkpoints is None else self.checkpoints.latest()
+        if newest is None:
             return None
-        saved: dict[str, Any] = unpack_state(found[1].read(_SHARD))
-        if saved["shards"] != list(seen.fingerprints):
+        saved: dict[str, Any] = unpack_state(newest[1].read(_SHARD))
+        if saved["shards"] != list(summary.fingerprints):
             before, now = (
                 f"{sum(int(each.partition('-')[0]) for each in shards)} rows in {len(shards)} shards"
-                for shards in (saved["shards"], seen.fingerprints)
+                for shards in (saved["shards"], summary.fingerprints)
             )
             raise InvalidInput(
                 f"the saved rounds are of {before}, and the data has {now}, or other rows. Take another runDir, or the "

@@ -72,10 +72,10 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
 @contextmanager
 def _seeded(seed: int, world: World) -> Iterator[None]:
     before = random_state(world.device)
-    own = generator(seed, world.rank).initial_seed()
-    torch.manual_seed(own)
-    random.seed(own)
-    np.random.seed(own % (1 << 32))
+    rank_seed = generator(seed, world.rank).initial_seed()
+    torch.manual_seed(rank_seed)
+    random.seed(rank_seed)
+    np.random.seed(rank_seed % (1 << 32))
     try:
         yield
     finally:

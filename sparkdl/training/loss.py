@@ -57,13 +57,13 @@ class Criterion:
         if not isinstance(self._mean, (nn.CrossEntropyLoss, nn.NLLLoss)) or target.is_floating_point():
             return None
         target = target.long()  # among uint8 labels an ignore_index of -100 would wrap to 156
-        kept = target != self._mean.ignore_index
+        valid = target != self._mean.ignore_index
         if self._mean.weight is None:
-            each = kept.to(torch.float64)
+            masses = valid.to(torch.float64)
         else:
-            each = self._mean.weight.to("cpu", torch.float64)[torch.where(kept, target, 0)] * kept
-        each = each.flatten(1).mean(1) if each.dim() > 1 else each
-        return None if bool((each == 1).all()) else each
+            masses = self._mean.weight.to("cpu", torch.float64)[torch.where(valid, target, 0)] * valid
+        masses = masses.flatten(1).mean(1) if masses.dim() > 1 else masses
+        return None if bool((masses == 1).all()) else masses
 
 
 def target_of(batch: Batch) -> Tensor:
@@ -88,7 +88,7 @@ def shapes(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name!r}: {shapes(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{name!r}: {shapes(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return f"({', '.join(map(shapes, value))})"
     return type(value).__name__

@@ -25,9 +25,9 @@ def open_metrics(metrics: Metrics, device: torch.device) -> dict[str, Any]:
     for name, metric in metrics.items():
         fresh = copy.deepcopy(metric).to(device)
         collected = fresh.items(copy_state=False) if hasattr(fresh, "items") else ()
-        opened |= {f"{name}_{key}": each for key, each in collected} or {name: fresh}
-    for each in opened.values():
-        each.reset()
+        opened |= {f"{name}_{key}": part for key, part in collected} or {name: fresh}
+    for metric in opened.values():
+        metric.reset()
     return opened
 
 
@@ -38,34 +38,34 @@ def metric_states(metrics: Metrics) -> dict[str, Any]:
     ``MinMaxMetric`` or ``Running``.
     """
     plain = (Tensor, int, float, bool, str, type(None))
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for name, metric in metrics.items():
-        found[name] = {}
-        for part, each in _parts(metric).items():
+        nested[name] = {}
+        for part, inner in _parts(metric).items():
             states = {
-                key: list(value) if isinstance(value, list) else value for key, value in each.metric_state.items()
+                key: list(value) if isinstance(value, list) else value for key, value in inner.metric_state.items()
             }
-            attributes = {key: value for key, value in {**vars(each), **each._buffers}.items() if type(value) in plain}
-            others = {key: value for key, value in attributes.items() if key not in states}
-            found[name][part] = {"states": states, "others": others}
-    return found
+            attributes = {**vars(inner), **inner._buffers}.items()
+            others = {key: value for key, value in attributes if type(value) in plain and key not in states}
+            nested[name][part] = {"states": states, "others": others}
+    return nested
 
 
 def load_metric_states(metrics: Metrics, states: dict[str, Any]) -> None:
     """Restore the states of ``metric_states``; raises InvalidInput if they are of other metrics."""
-    own = metric_states(metrics)
-    for name in {**own, **states}:
+    current = metric_states(metrics)
+    for name in {**current, **states}:
         saved, expected = (
-            {part: [*each["states"]] for part, each in found.get(name, {}).items()} for found in (states, own)
+            {part: [*inner["states"]] for part, inner in nested.get(name, {}).items()} for nested in (states, current)
         )
         if saved != expected:
             raise InvalidInput(
                 f"the saved state is of the metrics {', '.join(states) or 'none'}; expected those of this training, "
-                f"{', '.join(own) or 'none'}, each of the same class: {name} differs."
+                f"{', '.join(current) or 'none'}, each of the same class: {name} differs."
             )
-        for part, each in _parts(metrics[name]).items():
+        for part, inner in _parts(metrics[name]).items():
             for key, value in {**states[name][part]["others"], **states[name][part]["states"]}.items():
-                setattr(each, key, _moved(value, each.device))
+                setattr(inner, key, _moved(value, inner.device))
 
 
 class MetricAccumulator:
@@ -105,17 +105,19 @@ class MetricAccumulator:
         total, weight = totals.tolist()
         self._sum.zero_()
         self._weight = 0.0
-        values = together(self._metrics, group.gather(seen(self._metrics)) if self._metrics else [])
+        values = together(self._metrics, group.gather(local_states(self._metrics)) if self._metrics else [])
         return {"loss": total / weight if weight else float("nan")} | values
 
 
-def seen(metrics: Metrics) -> dict[str, dict[str, Any]]:
+def local_states(metrics: Metrics) -> dict[str, dict[str, Any]]:
     """States of metrics in this process, as input of ``together``."""
-    return {name: {part: _seen(each) for part, each in _parts(metric).items()} for name, metric in metrics.items()}
+    return {
+        name: {part: _local_state(inner) for part, inner in _parts(metric).items()} for name, metric in metrics.items()
+    }
 
 
-def together(metrics: Metrics, found: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Exact values of metrics over the states of several processes, each from ``seen``; resets the metrics.
+def together(metrics: Metrics, states: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Exact values of metrics over the states of several processes, each from ``local_states``; resets the metrics.
 
     Processes without rows are left out, since an empty state lacks the dtype and shape of a filled one.
 
@@ -125,7 +127,7 @@ def together(metrics: Metrics, found: Sequence[Mapping[str, Mapping[str, Any]]])
     values = {}
     for name, metric in metrics.items():
         # The inner metrics of a wrapper or a sum are its modules; torchmetrics never updates the wrapper itself.
-        used = [_join(each, [one[name][part] for one in found]) for part, each in _parts(metric).items()]
+        used = [_join(inner, [one[name][part] for one in states]) for part, inner in _parts(metric).items()]
         values[name] = float("nan")
         if any(used):
             with warnings.catch_warnings():
@@ -137,21 +139,21 @@ def together(metrics: Metrics, found: Sequence[Mapping[str, Mapping[str, Any]]])
 
 def _parts(metric: Any) -> dict[str, Any]:
     """The metric and the metrics inside it, by module name."""
-    return {name: each for name, each in metric.named_modules() if hasattr(each, "metric_state")}
+    return {name: inner for name, inner in metric.named_modules() if hasattr(inner, "metric_state")}
 
 
-def _seen(metric: Any) -> dict[str, Any] | None:
+def _local_state(metric: Any) -> dict[str, Any] | None:
     return {**_moved(metric.metric_state, "cpu")} if metric.update_called else None
 
 
-def _join(metric: Any, found: Sequence[dict[str, Any] | None]) -> bool:
+def _join(metric: Any, parts: Sequence[dict[str, Any] | None]) -> bool:
     """Set a metric to the joined states of all workers; return whether any worker updated it.
 
     All states travel in one collective. Torchmetrics would gather a list tensor by tensor, and hang if the lists of two
     workers differ in length.
     """
     metric.distributed_available_fn = lambda: False
-    states = [state for state in found if state is not None]
+    states = [state for state in parts if state is not None]
     for name, reduction in metric._reductions.items() if states else ():
         values = [state[name] for state in states]
         if isinstance(values[0], list):
@@ -176,5 +178,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.item() if value.numel() == 1 else value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {str(name): _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

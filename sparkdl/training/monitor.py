@@ -94,9 +94,9 @@ class TrainingMonitor:
         enter_phase("exchange")
         average_buffers(module, state.group, state.rows.share)
         row: dict[str, Any] = {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}
-        own = state.meter.local_mean()
-        if own is not None and not math.isfinite(own):
-            raise self._diverged(own, "over")
+        mean = state.meter.local_mean()
+        if mean is not None and not math.isfinite(mean):
+            raise self._diverged(mean, "over")
         row |= state.meter.close(state.group)
         row |= self._validate(module)
         enter_phase("other")

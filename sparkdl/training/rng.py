@@ -15,13 +15,13 @@ def random_state(device: torch.device | None = None) -> dict[str, Any]:
     ``device`` is the GPU, by default the current one if CUDA is initialised. Any GPU can load the state.
     """
     version, words, gauss = random.getstate()
-    found = {
+    state = {
         "python": {"version": version, "words": np.array(words, np.uint32), "gauss": gauss},
         "numpy": np.random.get_state(legacy=False),
         "torch": torch.get_rng_state(),
     }
     gpu = _gpu(device)
-    return found if gpu is None else found | {"cuda": torch.cuda.get_rng_state(gpu)}
+    return state if gpu is None else state | {"cuda": torch.cuda.get_rng_state(gpu)}
 
 
 def set_random_state(state: dict[str, Any], device: torch.device | None = None) -> None:

@@ -79,9 +79,9 @@ class TrainerState:
 
     def result(self) -> Trained:
         """The final weights, the history and this worker's report."""
-        own = {"bytes_per_step": self.sync.bytes_per_step, "host": self.world.host}
+        communication = {"bytes_per_step": self.sync.bytes_per_step, "host": self.world.host}
         weights = self.stopping.weights(self.replica.module)
-        return Trained(weights, self.history, self.rows.report | self.report | own)
+        return Trained(weights, self.history, self.rows.report | self.report | communication)
 
     def state(self) -> dict[str, Any]:
         """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.
@@ -135,50 +135,50 @@ class TrainerState:
             InvalidInput: the state is of another model, optimizer, gang, batch size or data; the workers have states of
                 different steps; or the state is past the last of ``epochs``.
         """
-        own = None if state is None else state["own"]
-        if own is not None:
-            self._check(own)
-        steps = self.group.gather(None if own is None else own["clock"]["step"])
+        saved = None if state is None else state["own"]
+        if saved is not None:
+            self._check(saved)
+        steps = self.group.gather(None if saved is None else saved["clock"]["step"])
         if len({*steps}) > 1:
             raise InvalidInput(f"the workers, by rank, have states of the steps {steps}; expected one step, or none.")
-        if state is None or own is None:
+        if state is None or saved is None:
             return
-        self.replica.load_state_dict(own["replica"] | state["alike"])
-        self.meter.load_state_dict(own["meter"])
-        load_metric_states(self.metrics, own["metrics"])
-        self.world.clock.load_state_dict(own["clock"])
-        self._begun = self.world.clock.step - own["position"]
-        self.stopping.load_state_dict(own["stopping"])
-        self.history, self.report = own["history"], own["report"]
-        self.rows.report["feed_wait_seconds"] = own["feed_wait_seconds"]
-        self._spent = own["epoch_seconds"]
-        if own["place"]["workers"] == self.world.size:  # else the strategy's per-worker state fits no worker
-            self.sync.load_state_dict(own["sync"])
-        if own["rank"] == self.world.rank:
-            self._random = own["random"]
+        self.replica.load_state_dict(saved["replica"] | state["alike"])
+        self.meter.load_state_dict(saved["meter"])
+        load_metric_states(self.metrics, saved["metrics"])
+        self.world.clock.load_state_dict(saved["clock"])
+        self._begun = self.world.clock.step - saved["position"]
+        self.stopping.load_state_dict(saved["stopping"])
+        self.history, self.report = saved["history"], saved["report"]
+        self.rows.report["feed_wait_seconds"] = saved["feed_wait_seconds"]
+        self._spent = saved["epoch_seconds"]
+        if saved["place"]["workers"] == self.world.size:  # else the strategy's per-worker state fits no worker
+            self.sync.load_state_dict(saved["sync"])
+        if saved["rank"] == self.world.rank:
+            self._random = saved["random"]
         else:  # the phase times are of another rank
             self.report["phases"] = {}
         if self.world.rank == 0:
             record("restored", clock=self.world.clock, history=self.history)
 
-    def _check(self, own: dict[str, Any]) -> None:
-        if own["format"] != _FORMAT:
+    def _check(self, state: dict[str, Any]) -> None:
+        if state["format"] != _FORMAT:
             raise InvalidInput(
-                f"the saved state has format {own['format']}; this version of sparkdl reads {_FORMAT}. Resume with the "
-                "version that saved it, or start a new run elsewhere."
+                f"the saved state has format {state['format']}; this version of sparkdl reads {_FORMAT}. Resume with "
+                "the version that saved it, or start a new run elsewhere."
             )
         for name, value in self._place().items():
-            saved = own["place"][name]
+            saved = state["place"][name]
             # At an epoch's end the state fits a gang of any size.
-            if saved != value and (own["position"] or name not in _NAMES):
+            if saved != value and (state["position"] or name not in _NAMES):
                 raise InvalidInput(
                     f"the saved state is of another training: its {_NAMES.get(name, name)} is {saved}, expected "
                     f"{value}. Resume with its workers, data and settings, or start a new run elsewhere."
                 )
-        epoch, asked = own["clock"]["epoch"], self.training.epochs
-        if epoch + bool(own["position"]) > asked:
+        epoch, asked = state["clock"]["epoch"], self.training.epochs
+        if epoch + bool(state["position"]) > asked:
             raise InvalidInput(
-                f"the saved state is of step {own['clock']['step']}, past the end of {asked} epochs of "
+                f"the saved state is of step {state['clock']['step']}, past the end of {asked} epochs of "
                 f"{self.rows.plan.steps} steps; set epochs at least as high as before."
             )
 

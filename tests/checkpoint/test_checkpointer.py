@@ -60,9 +60,9 @@ def saved_steps(every, *, epochs=3, steps=4, before_step=lambda checkpointer: No
     checkpointer = Checkpointer(Checkpoints("nowhere", run="a run"), CheckpointInterval.of(every), **options)
     saved, world = [], World(clock=Clock())
     nothing = {"check": lambda: None, "wait": lambda: None, "cost": None}
-    checkpointer._saver = SimpleNamespace(save=lambda each: saved.append((each.clock.step, each.pinned)), **nothing)
-    checkpointer._ear = SimpleNamespace(asked=threading.Event())
-    checkpointer._look, checkpointer._saved, checkpointer._seen = 1, time.monotonic(), time.monotonic()
+    checkpointer._saver = SimpleNamespace(save=lambda state: saved.append((state.clock.step, state.pinned)), **nothing)
+    checkpointer._stop_poller = SimpleNamespace(asked=threading.Event())
+    checkpointer._next_query, checkpointer._saved_at, checkpointer._queried_at = 1, time.monotonic(), time.monotonic()
     try:
         for step in range(1, epochs * steps + 1):
             world.clock.tick(8)
@@ -103,7 +103,7 @@ def test_checkpoints_after_seconds_and_on_a_stop_request(monkeypatch):
     def tick_and_stop(checkpointer):
         tick(checkpointer)
         if checkpointer._epochs == 1:
-            checkpointer._ear.asked.set()
+            checkpointer._stop_poller.asked.set()
 
     assert saved_steps("10 seconds", epochs=5, steps=7, before_step=tick)[0] == [10, 20, 30, 35]
     stopped = "the driver asked the run to stop; its checkpoint is of step 5."
@@ -187,7 +187,7 @@ def test_gang_of_another_size_resumes_at_the_end_of_an_epoch(pair, tmp_path, see
     columns, whole = replace(COLUMNS, floating="float64", weight=None), training(144, epochs=7)  # one step an epoch
     saved = checkpointer(tmp_path / "whole", 1, elastic=True)
     callbacks = [Fault("kill", 1, 4, str(tmp_path / "killed")), WaitsAlone()]
-    monkeypatch.setattr(elastic, "_LOOK", 0.05)
+    monkeypatch.setattr(elastic, "_POLL_RUNNING", 0.05)
     with Shaky(2, timeout=60) as cluster:
         cluster.checkpoints = saved.checkpoints
         supervisor = Supervisor(cluster, min_size=1, elastic_timeout=0.2, back_off=0, max_restarts=1)

@@ -96,7 +96,7 @@ def test_preparatory_round_counts_nowhere(tmp_path):
 def test_validation_rows_are_measured_and_not_trained_on():
     metrics = {"accuracy": MulticlassAccuracy(2, average="micro")}
     rounds, state, history = run(ParallelSGD(rounds=3), objective=replace(OBJECTIVE, metrics=metrics))
-    assert (sum(rounds.seen.training), sum(rounds.seen.validation)) == (np.sum(~HELD), np.sum(HELD))
+    assert (sum(rounds.summary.training), sum(rounds.summary.validation)) == (np.sum(~HELD), np.sum(HELD))
     label, weights = torch.from_numpy(LABEL[HELD]), state["weights"]
     scores = nn.functional.linear(torch.from_numpy(X[HELD]), weights["weight"], weights["bias"])
     assert history[-1]["valid_loss"] == pytest.approx(float(nn.functional.cross_entropy(scores, label)), rel=1e-12)

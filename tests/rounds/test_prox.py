@@ -32,10 +32,6 @@ def test_prox_minimises_its_definition(penalty: Prox, t: float) -> None:
         assert bool((cost(z + step) >= cost(z) - 1e-15).all())
 
 
-def test_l1_sets_small_entries_to_zero() -> None:
-    assert L1(1.0).prox(V, 0.5).tolist() == [-2.5, 0.0, 0.0, 0.0, 0.5, 4.5]
-
-
 def test_biases_are_penalised_on_request() -> None:
     weights = {"0.weight": torch.zeros(3, 2), "0.bias": torch.zeros(3), "norm.weight": torch.zeros(3)}
     assert penalised(weights, biases=False) == {"0.weight": True, "0.bias": False, "norm.weight": False}

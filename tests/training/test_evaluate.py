@@ -32,7 +32,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.training.evaluate import observe
-from sparkdl.training.metrics import MetricAccumulator, open_metrics, seen, together
+from sparkdl.training.metrics import MetricAccumulator, local_states, open_metrics, together
 from sparkdl.training.objective import Objective
 from tests.contracts import work
 
@@ -181,7 +181,7 @@ def assert_same(ours: Any, theirs: Any, name: str = "") -> None:
 
 def test_metrics_of_no_rows_are_nan():
     metrics = open_metrics({"auroc": BinaryAUROC(), "mse": MeanSquaredError()}, torch.device("cpu"))
-    assert all(map(np.isnan, together(metrics, [seen(metrics)]).values()))
+    assert all(map(np.isnan, together(metrics, [local_states(metrics)]).values()))
 
 
 def test_metrics_are_copied_and_reset():
@@ -189,6 +189,6 @@ def test_metrics_are_copied_and_reset():
     given.update(torch.ones(3), torch.zeros(3))
     opened = open_metrics({"mse": given}, torch.device("cpu"))
     opened["mse"].update(torch.ones(2), torch.ones(2))
-    assert together(opened, [seen(opened)]) == {"mse": 0.0}
+    assert together(opened, [local_states(opened)]) == {"mse": 0.0}
     assert not opened["mse"].update_called
     assert given.compute().item() == 1.0

@@ -109,29 +109,29 @@ class ConsensusADMM:
 
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Solve the shard's local problem."""
-        own = as_only_shard(shard, objective.criterion())
-        mass = mass_of(own)
+        shard = as_only_shard(shard, objective.criterion())
+        mass = mass_of(shard)
         if state["mass"] is None:
             return scalars(mass=mass, shards=float(mass > 0)), None
         if not mass:  # without a local problem the shard is not among the N
             zero = torch.zeros_like(flatten(state["weights"], state["names"]))
             return {**_apart(zero, zero, zero), **scaled(rest(state["weights"], state["names"]), 0.0)}, {}
-        return self._solved(objective, state, own, memory, key=(state["seed"], shard.index))
+        return self._solved(objective, state, shard, memory, key=(state["seed"], shard.index))
 
     def _solved(
-        self, objective: Objective, state: State, own: Shard, memory: Memory, *, key: tuple[int, ...]
+        self, objective: Objective, state: State, shard: Shard, memory: Memory, *, key: tuple[int, ...]
     ) -> tuple[Update, Memory]:
         names, z, rho = state["names"], flatten(state["weights"], state["names"]), state["rho"] / state["shards"]
         x, u = z, torch.zeros_like(z)
         if memory is not None:  # u of the last round's z', rescaled to rho
             x, u = memory["x"], (memory["u"] + memory["h"] - z) * (memory["rho"] / state["rho"])
         module = module_of(objective, unflatten(x, state["weights"], names))
-        problem = Problem(objective, module, own, state["mass"], rho, z - u, state["round"], key)
+        problem = Problem(objective, module, shard, state["mass"], rho, z - u, state["round"], key)
         self.solver.solve(problem)
         x = problem.x
         h = self.alpha * x + (1 - self.alpha) * z
-        found = weights_of(module)
-        others = scaled({name: found[name] for name in rest(state["weights"], names)}, 1.0)
+        weights = weights_of(module)
+        others = scaled({name: weights[name] for name in rest(state["weights"], names)}, 1.0)
         return {**_apart(x - z, h + u - z, x), **others}, {"x": x, "h": h, "u": u, "rho": state["rho"]}
 
     def apply(self, state: State, update: Update) -> State:
@@ -163,10 +163,10 @@ class ConsensusADMM:
         if self.prox is None:
             return v
         weights = unflatten(v, state["weights"], state["names"])
-        wanted = penalised({name: weights[name] for name in state["names"]}, self.prox.penalize_bias)
+        selected = penalised({name: weights[name] for name in state["names"]}, self.prox.penalize_bias)
         t = 1 / state["rho"]
-        found = {name: self.prox.prox(weights[name], t) if on else weights[name] for name, on in wanted.items()}
-        return flatten(found, state["names"])
+        proximal = {name: self.prox.prox(weights[name], t) if on else weights[name] for name, on in selected.items()}
+        return flatten(proximal, state["names"])
 
     def _residuals(self, update: Update, z: Tensor, moved: Tensor, rho: float, num_shards: int) -> dict[str, float]:
         step = float(moved @ moved)
@@ -197,4 +197,4 @@ class ConsensusADMM:
 def _apart(apart: Tensor, drawn: Tensor, x: Tensor) -> Update:
     """``x - z``, ``h + u - z`` and squared norms, from which ``_residuals`` derives norms relative to ``z'``."""
     squares = {"apart2": apart.double(), "drawn2": drawn.double(), "x2": x.double()}
-    return {"apart": apart, "drawn": drawn, **scalars(**{name: each @ each for name, each in squares.items()})}
+    return {"apart": apart, "drawn": drawn, **scalars(**{name: vector @ vector for name, vector in squares.items()})}

@@ -86,18 +86,18 @@ class LBFGS:
 
     def apply(self, state: State, update: Update) -> State:
         """Advance the line search and, once it has ended, the iteration."""
-        found = self._penalised(state, update)
+        point = self._penalised(state, update)
         state = {**state, "note": ""}
-        if state["best"] is None or found["value"] < state["best"]["value"]:
-            state |= {"best": found, "weights": unflatten(found["x"], state["weights"], state["names"])}
+        if state["best"] is None or point["value"] < state["best"]["value"]:
+            state |= {"best": point, "weights": unflatten(point["x"], state["weights"], state["names"])}
         if state["search"] is None:
-            return self._descend({**state, "iterate": found}, [])
+            return self._descend({**state, "iterate": point}, [])
         search = Search.from_json(state["search"])
-        slope = float(found["gradient"] @ state["direction"])
-        after = observe(search, Point(search.t, found["value"], slope), most=self.maxls)
+        slope = float(point["gradient"] @ state["direction"])
+        after = observe(search, Point(search.t, point["value"], slope), most=self.maxls)
         if after.status == "searching":
             return {**state, "search": asdict(after), "trial": state["iterate"]["x"] + after.t * state["direction"]}
-        return self._accept(state, found) if after.status == "found" else self._failed(state, after)
+        return self._accept(state, point) if after.status == "found" else self._failed(state, after)
 
     def converged(self, state: State) -> bool:
         """Whether the run has converged or stopped."""
@@ -119,20 +119,20 @@ class LBFGS:
         value, gradient = float(update["loss"]) / mass, update["gradient"] / mass
         if self.l2:
             weights = {name: state["weights"][name] for name in state["names"]}
-            wanted = penalised(weights, self.penalize_bias)
-            decayed = x * flatten({n: torch.full_like(w, wanted[n]) for n, w in weights.items()}, state["names"])
+            decays = penalised(weights, self.penalize_bias)
+            decayed = x * flatten({n: torch.full_like(w, decays[n]) for n, w in weights.items()}, state["names"])
             value += self.l2 / 2 * float(decayed.double().square().sum())
             gradient = gradient + self.l2 * decayed
         return {"x": x, "value": value, "gradient": gradient}
 
-    def _accept(self, state: State, found: dict[str, Any]) -> State:
+    def _accept(self, state: State, point: dict[str, Any]) -> State:
         before = state["iterate"]
-        s, y = found["x"] - before["x"], found["gradient"] - before["gradient"]
+        s, y = point["x"] - before["x"], point["gradient"] - before["gradient"]
         curved = float(s @ y) > 1e-10 * float(y @ y)  # keeps H positive definite
         pairs = [*state["pairs"], {"s": s, "y": y}][-self.history_size :] if curved else state["pairs"]
-        won = before["value"] - found["value"]
-        state = {**state, "iterate": found}
-        if won <= self.ftol * max(abs(found["value"]), 1e-300):
+        won = before["value"] - point["value"]
+        state = {**state, "iterate": point}
+        if won <= self.ftol * max(abs(point["value"]), 1e-300):
             return {**state, "pairs": pairs, "status": "converged: the last step decreased the objective too little"}
         return self._descend(state, pairs)
 
@@ -172,6 +172,6 @@ def two_loops(g: Tensor, pairs: Sequence[Mapping[str, Tensor]]) -> Tensor:
     if pairs:
         newest = pairs[-1]
         q *= float(newest["s"] @ newest["y"]) / float(newest["y"] @ newest["y"])
-    for pair, weight, each in zip(pairs, rho, reversed(a), strict=True):
-        q += (each - weight * float(pair["y"] @ q)) * pair["s"]
+    for pair, weight, alpha in zip(pairs, rho, reversed(a), strict=True):
+        q += (alpha - weight * float(pair["y"] @ q)) * pair["s"]
     return q

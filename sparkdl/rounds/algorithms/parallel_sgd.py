@@ -56,13 +56,13 @@ class ParallelSGD:
         """Train on the shard from the common weights."""
         module = module_of(objective, state["weights"])
         local = Local(self.epochs, self.shard_batch_size, state["round"], (state["seed"], shard.index))
-        own = as_only_shard(shard, objective.criterion())
-        loss, _ = local.train(objective, module, own)
-        mass = mass_of(own)
+        shard = as_only_shard(shard, objective.criterion())
+        loss, _ = local.train(objective, module, shard)
+        mass = mass_of(shard)
         share = mass if self.weighted else float(mass > 0)
         # Trainable parameters are always sent, so that the loop detects values that are not finite.
-        names, found = {*averaged(state["weights"]), *trainable(module)}, weights_of(module)
-        sent = {name: tensor for name, tensor in found.items() if name in names}
+        names, weights = {*averaged(state["weights"]), *trainable(module)}, weights_of(module)
+        sent = {name: tensor for name, tensor in weights.items() if name in names}
         return {**scaled(sent, share), **scalars(loss=loss, mass=mass)}, None
 
     def apply(self, state: State, update: Update) -> State:

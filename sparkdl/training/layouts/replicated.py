@@ -35,7 +35,7 @@ class ReplicatedReplica:
     def __init__(self, objective: Objective, device: torch.device) -> None:
         self.module = objective.build(device)
         self.module.train()
-        self.parameters: Sequence[nn.Parameter] = [each for each in self.module.parameters() if each.requires_grad]
+        self.parameters: Sequence[nn.Parameter] = [p for p in self.module.parameters() if p.requires_grad]
         self.sink: GradientSink | None = None
         self.output: Any = None
         self.optimizer = objective.open_optimizer(self.parameters)

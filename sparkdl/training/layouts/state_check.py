@@ -35,14 +35,14 @@ def check_fit(
         )
 
 
-def _tensors(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
-    for name in {**own, **saved}:
+def _tensors(current: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
+    for name in {**current, **saved}:
         if name not in saved:
             yield f"it lacks the model's {name}"
-        elif name not in own:
+        elif name not in current:
             yield f"it has {name}, which the model lacks"
-        elif isinstance(own[name], Tensor) and shapes(own[name]) != shapes(saved[name]):
-            yield f"its {name} is {shapes(saved[name])}, the model's is {shapes(own[name])}"
+        elif isinstance(current[name], Tensor) and shapes(current[name]) != shapes(saved[name]):
+            yield f"its {name} is {shapes(saved[name])}, the model's is {shapes(current[name])}"
 
 
 def _optimizers(optimizer: torch.optim.Optimizer, scheduler: Any, state: dict[str, Any]) -> Iterator[str]:

@@ -133,15 +133,6 @@ def test_buckets_start_in_order_with_weighted_gradients():
         AllReduce(bucket_bytes=0)
 
 
-def test_empty_batch_reduces_zeros():
-    replica, sync, started = attached(work.Net)
-    empty = Batch((torch.zeros(0, 3),), torch.zeros(0), None, None, 0, 0.0, 0.0)
-    replica.gradients(empty)
-    assert started == [0, 1, 2, 3]
-    assert not any(bucket.gradients[0].any() for bucket in sync._buckets)
-    assert not any(bucket.used.any() for bucket in sync._buckets)
-
-
 def test_sparse_gradient_raises():
     class Sparse(nn.Module):
         def __init__(self) -> None:
