@@ -10,11 +10,11 @@ _OPTIONS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s?\"']*)\?[^\s\"']+")
 
 def public(uri: str) -> str:
     """Remove a URI's credentials (before the last ``@``) and options (after ``?``); paths stay as they are."""
-    scheme, mark, rest = uri.partition("://")
+    scheme, mark, place = uri.partition("://")
     if not mark:
         return uri
-    place, slash, path = rest.partition("?")[0].partition("/")
-    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
+    host, slash, path = place.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def masked(text: str) -> str:

@@ -33,7 +33,7 @@ def shards_of(tables, columns, *, batch_rows=100):
     """A shard for each table, as the workers of a gang agree on them."""
     spools = [spooled(columns, table.to_batches(max_chunksize=batch_rows)) for table in tables]
     rows = tuple(spool.rows for spool in spools)
-    layout = {name: found for spool in spools for name, found in spool.layout().items()}
+    layout = {name: row for spool in spools for name, row in spool.layout().items()}
     return [spool.shard(index, rows, layout) for index, spool in enumerate(spools)]
 
 
@@ -41,7 +41,7 @@ def cut(table, rows):
     """Consecutive slices of a table with these numbers of rows."""
     firsts = np.cumsum([0, *rows])
     assert firsts[-1] == table.num_rows
-    return [table.slice(int(first), own) for first, own in zip(firsts, rows, strict=False)]
+    return [table.slice(int(first), count) for first, count in zip(firsts, rows, strict=False)]
 
 
 def shuffled(table, seed):

@@ -35,36 +35,36 @@ def random_denominators(rows):
 def test_micro_batches_have_all_rows_in_order_and_the_mean_of_the_batch(rows, count):
     losses = torch.randn(rows, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for denominators, target in itertools.product((None, random_denominators(rows)), (True, False)):
-        whole = batch(rows, denominators=denominators, target=target)
-        cut = list(whole.split(count))
-        sizes = [each.rows for each in cut]
+        source = batch(rows, denominators=denominators, target=target)
+        cut = list(source.split(count))
+        sizes = [piece.rows for piece in cut]
         assert (len(cut), sum(sizes)) == (count, rows)
         assert max(sizes) - min(sizes) <= 1
-        for index, tensor in enumerate(whole.inputs):
-            assert torch.equal(torch.cat([each.inputs[index] for each in cut]), tensor)
+        for index, tensor in enumerate(source.inputs):
+            assert torch.equal(torch.cat([piece.inputs[index] for piece in cut]), tensor)
         for name in ("target", "weights", "denominators"):
-            tensor, tensors = getattr(whole, name), [getattr(each, name) for each in cut]
+            tensor, tensors = getattr(source, name), [getattr(piece, name) for piece in cut]
             assert tensors == [None] * count if tensor is None else torch.equal(torch.cat(tensors), tensor)
-        assert {(each.weight_fraction, each.total) for each in cut} == {(0.25, 4 * rows)}
-        if whole.weight:
-            weighted = losses if denominators is None else losses * whole.weights
+        assert {(piece.weight_fraction, piece.total) for piece in cut} == {(0.25, 4 * rows)}
+        if source.weight:
+            weighted = losses if denominators is None else losses * source.weights
             sums = [float(shard.sum()) for shard in weighted.split(sizes)]
             shards = [
-                each.micro_fraction * one / each.weight for each, one in zip(cut, sums, strict=True) if each.weight
+                piece.micro_fraction * one / piece.weight for piece, one in zip(cut, sums, strict=True) if piece.weight
             ]
-            assert sum(shards) == pytest.approx(float(weighted.sum()) / whole.weight, rel=1e-12, abs=1e-12)
-            assert sum(each.micro_fraction for each in cut) == pytest.approx(1, abs=1e-12)
+            assert sum(shards) == pytest.approx(float(weighted.sum()) / source.weight, rel=1e-12, abs=1e-12)
+            assert sum(piece.micro_fraction for piece in cut) == pytest.approx(1, abs=1e-12)
 
 
 def test_one_micro_batch_is_the_batch_and_several_share_its_memory():
-    whole = batch(6)
-    assert list(whole.split(1)) == [whole]
-    assert whole.micro_fraction == 1
+    source = batch(6)
+    assert list(source.split(1)) == [source]
+    assert source.micro_fraction == 1
     assert {name: torch.from_numpy(np.zeros(1, name)).dtype for name in DTYPES} == DTYPES
     for empty in (batch(0), batch(3, denominators=torch.zeros(3).double())):
-        assert [each.micro_fraction for each in empty.split(4)] == [0.0] * 4
-    pointers = [each.inputs[0].data_ptr() for each in whole.split(2)]
-    assert pointers == [whole.inputs[0].data_ptr(), whole.inputs[0][3:].data_ptr()]
+        assert [piece.micro_fraction for piece in empty.split(4)] == [0.0] * 4
+    pointers = [piece.inputs[0].data_ptr() for piece in source.split(2)]
+    assert pointers == [source.inputs[0].data_ptr(), source.inputs[0][3:].data_ptr()]
 
 
 ROWS = [[3, 1], [], [4, 1, 5, 9], [2], [], []]
@@ -75,20 +75,20 @@ def ragged(rows, padding=None):
     return Ragged(values, torch.tensor(np.cumsum([0, *map(len, rows)])), padding)
 
 
-def listed(found):
-    return [found.values[first:last].tolist() for first, last in itertools.pairwise(found.bounds.tolist())]
+def listed(actual):
+    return [actual.values[first:last].tolist() for first, last in itertools.pairwise(actual.bounds.tolist())]
 
 
 def test_ragged_rows_slice_like_a_list_and_split_into_micro_batches():
-    whole = Batch((ragged(ROWS), torch.arange(6)), None, None, None, 6, 6.0, 1.0)
-    tokens, numbers = zip(*[each.inputs for each in whole.split(4)], strict=True)
+    source = Batch((ragged(ROWS), torch.arange(6)), None, None, None, 6, 6.0, 1.0)
+    tokens, numbers = zip(*[piece.inputs for piece in source.split(4)], strict=True)
     assert [*map(listed, tokens)] == [ROWS[:1], ROWS[1:3], ROWS[3:4], ROWS[4:]]
-    assert [each.tolist() for each in numbers] == [[0], [1, 2], [3], [4, 5]]
+    assert [piece.tolist() for piece in numbers] == [[0], [1, 2], [3], [4, 5]]
     for first, last in itertools.product(range(7), repeat=2):
-        found = ragged(ROWS)[first:last]
-        assert listed(found) == ROWS[first:last]
-        assert (len(found), int(found.bounds[0])) == (len(ROWS[first:last]), 0)
-        assert found.lengths.tolist() == [len(row) for row in ROWS[first:last]]
+        actual = ragged(ROWS)[first:last]
+        assert listed(actual) == ROWS[first:last]
+        assert (len(actual), int(actual.bounds[0])) == (len(ROWS[first:last]), 0)
+        assert actual.lengths.tolist() == [len(row) for row in ROWS[first:last]]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -97,8 +97,8 @@ def test_ragged_rows_are_selected_in_any_order(seed):
     rows = [draw.integers(0, 99, draw.integers(0, 5)).tolist() for _ in range(30)]
     chosen = draw.integers(0, 30, draw.integers(0, 60))
     for dtype in (torch.int32, torch.int64):
-        found = ragged(rows).index_select(0, torch.tensor(chosen, dtype=dtype))
-        assert listed(found) == [rows[index] for index in chosen]
+        actual = ragged(rows).index_select(0, torch.tensor(chosen, dtype=dtype))
+        assert listed(actual) == [rows[index] for index in chosen]
 
 
 def test_offsets_fit_an_embedding_bag():
@@ -124,8 +124,8 @@ def test_padded_rows_and_their_mask_are_two_arguments():
     assert padded.shape == (3, 3, 2)
     assert torch.equal(padded[mask], vectors)
     assert torch.equal(padded[~mask], torch.full((4, 2), 0.5))
-    found = arguments((torch.arange(6), ragged(ROWS, padding=0), torch.arange(6)))
-    assert [tuple(each.shape) for each in found] == [(6,), (6, 4), (6, 4), (6,)]
+    actual = arguments((torch.arange(6), ragged(ROWS, padding=0), torch.arange(6)))
+    assert [tuple(piece.shape) for piece in actual] == [(6,), (6, 4), (6, 4), (6,)]
     assert arguments(()) == []
 
 

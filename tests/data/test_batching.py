@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparkdl.data import batching, shard
+from sparkdl.data import batching
+from sparkdl.data import shard as shard_module
 from sparkdl.data.batch import Batch, Ragged
 from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Columns, InputColumn
@@ -50,35 +51,34 @@ def table(rows):
 
 def shards(sizes, columns=PLAIN, *, arrival=None):
     tables = cut(table(sum(sizes)), sizes)
-    return shards_of([each if arrival is None else shuffled(each, arrival) for each in tables], columns)
+    return shards_of([rows if arrival is None else shuffled(rows, arrival) for rows in tables], columns)
 
 
-def weighted(found, criterion=None):
+def weighted(dataset, criterion=None):
     """As a gang does it: if one shard has denominators, all have."""
     denominators = (lambda target: None) if criterion is None else criterion.denominators
-    made = [each.with_denominators(denominators) for each in found]
-    return [each if each.denominators is not None else each.with_unit_denominators() for each in made]
+    terms = [shard.with_denominators(denominators) for shard in dataset]
+    return [shard if shard.denominators is not None else shard.with_unit_denominators() for shard in terms]
 
 
-def epoch_of(found, plan, epoch=0, *, start=0):
+def epoch_of(dataset, plan, epoch=0, *, start=0):
     """Each worker's batches."""
     totals = None
-    if found[0].denominators is not None:
-        totals = sum(Batcher(each, plan).step_weights(epoch) for each in found).tolist()
-    return [list(Batcher(each, plan).batches(epoch, start=start, totals=totals)) for each in found]
+    if dataset[0].denominators is not None:
+        totals = sum(Batcher(shard, plan).step_weights(epoch) for shard in dataset).tolist()
+    return [list(Batcher(shard, plan).batches(epoch, start=start, totals=totals)) for shard in dataset]
 
 
 def rows_of(batches):
     return [row for batch in batches for row in batch.inputs[0].tolist()]
 
 
-def assert_same(found, expected):
+def assert_same(actual, expected):
     """Each worker gets bit-identical batches."""
-    for one, other in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
+    for one, two in zip(itertools.chain(*actual), itertools.chain(*expected), strict=True):
         for field in fields(Batch):
-            value, wanted = getattr(one, field.name), getattr(other, field.name)
-            pairs = zip(value, wanted, strict=True) if field.name == "inputs" else [(value, wanted)]
-            for a, b in pairs:
+            pair = getattr(one, field.name), getattr(two, field.name)
+            for a, b in zip(*pair, strict=True) if field.name == "inputs" else [pair]:
                 assert torch.equal(a, b) and a.dtype == b.dtype if isinstance(b, Tensor) else a == b
 
 
@@ -88,16 +88,16 @@ def test_every_row_comes_once_an_epoch_with_its_columns_and_weighs_1(sizes, batc
     data = table(sum(sizes))
     x, y = torch.tensor(data["x"].to_pylist(), dtype=torch.float32), torch.tensor(data["y"].to_pylist())
     ones = Criterion(nn.CrossEntropyLoss(ignore_index=77)).denominators
-    assert all(each.with_denominators(ones).denominators is None for each in shards(sizes))
-    found, plan, orders = shards(sizes, arrival=5), Plan(sizes, batch_size, seed=3), set()
+    assert all(shard.with_denominators(ones).denominators is None for shard in shards(sizes))
+    dataset, plan, orders = shards(sizes, arrival=5), Plan(sizes, batch_size, seed=3), set()
     for epoch in range(2):
-        batches = epoch_of(found, plan, epoch)
+        batches = epoch_of(dataset, plan, epoch)
         orders.add(tuple(rows_of(batches[0])))
-        assert sorted(row for each in batches for row in rows_of(each)) == list(range(sum(sizes)))
-        for rank, each in enumerate(batches):
-            assert [batch.rows for batch in each] == [plan.count(rank, step) for step in range(plan.steps)]
-            for own in (found[rank], found[rank].with_unit_denominators()):
-                assert Batcher(own, plan).step_weights(epoch).tolist() == [batch.rows for batch in each]
+        assert sorted(row for worker in batches for row in rows_of(worker)) == list(range(sum(sizes)))
+        for rank, worker in enumerate(batches):
+            assert [batch.rows for batch in worker] == [plan.count(rank, step) for step in range(plan.steps)]
+            for shard in (dataset[rank], dataset[rank].with_unit_denominators()):
+                assert Batcher(shard, plan).step_weights(epoch).tolist() == [batch.rows for batch in worker]
         for step in zip(*batches, strict=True):
             total = sum(batch.rows for batch in step)
             for batch in step:
@@ -114,8 +114,8 @@ def test_weight_fractions_are_proportional_to_denominators(sizes, batch_size):
     weights = torch.tensor(table(sum(sizes))["w"].to_pylist(), dtype=torch.float32)
     classes = nn.CrossEntropyLoss(torch.tensor([0.5, 1.0, 2.0, 0.0], dtype=torch.float64), ignore_index=2)
     for criterion, factors in ((None, torch.ones(4)), (Criterion(classes), torch.tensor([0.5, 1.0, 0.0, 0.0]))):
-        found = weighted(shards(sizes, WEIGHTED, arrival=5), criterion)
-        for step in zip(*epoch_of(found, Plan(sizes, batch_size), epoch=1), strict=True):
+        dataset = weighted(shards(sizes, WEIGHTED, arrival=5), criterion)
+        for step in zip(*epoch_of(dataset, Plan(sizes, batch_size), epoch=1), strict=True):
             total = sum(batch.weight for batch in step)
             assert sum(batch.weight_fraction for batch in step) == pytest.approx(float(total > 0), abs=1e-12)
             for batch in step:
@@ -129,7 +129,7 @@ def test_weight_fractions_are_proportional_to_denominators(sizes, batch_size):
 def test_size_of_scans_does_not_matter(scan, monkeypatch):
     criterion = Criterion(nn.CrossEntropyLoss(ignore_index=1))
     expected = epoch_of(weighted(shards((20, 1, 0), arrival=1), criterion), Plan((20, 1, 0), 4))
-    monkeypatch.setattr(shard, "_SCAN_ROWS", scan)
+    monkeypatch.setattr(shard_module, "_SCAN_ROWS", scan)
     monkeypatch.setattr(batching, "_SCAN_ROWS", scan)
     assert_same(epoch_of(weighted(shards((20, 1, 0), arrival=1), criterion), Plan((20, 1, 0), 4)), expected)
 
@@ -139,18 +139,18 @@ def test_validation_split_is_disjoint_and_complete(sizes):
     data = table(sum(sizes))
     flags, weights = np.array(data["v"]), torch.tensor(data["w"].to_pylist()).double()
     for arrival in (None, 4):
-        found = weighted(shards(sizes, WEIGHTED, arrival=arrival))
-        seen = {}
+        dataset = weighted(shards(sizes, WEIGHTED, arrival=arrival))
+        read = {}
         for flag in (False, True):
-            positions = [each.split()[flag] for each in found]
+            positions = [shard.split()[flag] for shard in dataset]
             counts = tuple(map(len, positions))
-            subsets = [each.subset(chosen, counts) for each, chosen in zip(found, positions, strict=True)]
+            subsets = [shard.subset(chosen, counts) for shard, chosen in zip(dataset, positions, strict=True)]
             batches = [*itertools.chain(*epoch_of(subsets, Plan(counts, 16, shuffle=not flag)))]
-            seen[flag] = rows_of(batches)
-            assert (flags[seen[flag]] == flag).all()
+            read[flag] = rows_of(batches)
+            assert (flags[read[flag]] == flag).all()
             assert all(torch.equal(batch.denominators, weights[batch.inputs[0]]) for batch in batches)
-        assert sorted(seen[False] + seen[True]) == list(range(sum(sizes)))
-        assert seen[True] == sorted(seen[True])  # unshuffled: in the order of the ids
+        assert sorted(read[False] + read[True]) == list(range(sum(sizes)))
+        assert read[True] == sorted(read[True])  # unshuffled: in the order of the ids
 
 
 @each_sizes
@@ -165,10 +165,10 @@ def test_order_of_arrival_does_not_matter(sizes):
 @pytest.mark.parametrize("sizes", [(997, 1, 0), (3, 50, 0, 1, 200)], ids=str)
 def test_resumed_epoch_is_the_tail_of_the_whole_epoch(sizes, gathered, monkeypatch):
     monkeypatch.setattr(batching, "_GATHER_STEPS", gathered)
-    found, plan = weighted(shards(sizes, WEIGHTED)), Plan(sizes, 37)
-    whole = epoch_of(found, plan, 2)
+    dataset, plan = weighted(shards(sizes, WEIGHTED)), Plan(sizes, 37)
+    expected = epoch_of(dataset, plan, 2)
     for start in (0, 1, 3, plan.steps - 1, plan.steps, plan.steps + 4):
-        assert_same(epoch_of(found, plan, 2, start=start), [each[start:] for each in whole])
+        assert_same(epoch_of(dataset, plan, 2, start=start), [worker[start:] for worker in expected])
 
 
 OTHERS = {pa.uint8(): torch.uint8, pa.int8(): torch.int8, pa.bool_(): torch.bool, pa.float64(): torch.float32}
@@ -177,9 +177,9 @@ WIDE = [pa.int16(), pa.int32(), pa.uint16(), pa.uint32(), pa.uint64(), pa.int64(
 
 @pytest.mark.parametrize(("kind", "dtype"), [*((kind, torch.int64) for kind in WIDE), *OTHERS.items()], ids=str)
 def test_dtypes_of_batches(kind, dtype):
-    given = pa.table({"x": pa.array([0, 1, 1, 0, 1]).cast(kind)})
-    found = shards_of([given], Columns((InputColumn("x"),), target=InputColumn("x")))
-    (batches,) = epoch_of(found, Plan((5,), 2, shuffle=False))
+    source = pa.table({"x": pa.array([0, 1, 1, 0, 1]).cast(kind)})
+    dataset = shards_of([source], Columns((InputColumn("x"),), target=InputColumn("x")))
+    (batches,) = epoch_of(dataset, Plan((5,), 2, shuffle=False))
     assert {batch.inputs[0].dtype for batch in batches} == {dtype}
     assert torch.cat([batch.inputs[0] for batch in batches]).tolist() == [0, 1, 1, 0, 1]
     assert all(torch.equal(batch.inputs[0], batch.target) for batch in batches)
@@ -194,8 +194,8 @@ def test_largest_shard_gathers_no_more_than_others(monkeypatch):
 
 def test_flags_of_arrays_of_length_1_split_rows():
     columns = Columns(INPUTS[1:], validation=InputColumn("v", "bool"))
-    (found,) = shards_of([pa.table({"x": [1, 2, 3], "v": [[False], [True], [False]]})], columns)
-    assert [positions.tolist() for positions in found.split()] == [[0, 2], [1]]
+    (shard,) = shards_of([pa.table({"x": [1, 2, 3], "v": [[False], [True], [False]]})], columns)
+    assert [positions.tolist() for positions in shard.split()] == [[0, 2], [1]]
     with pytest.raises(InvalidInput, match=r"column 'v' has rows of shape \(2,\); expected \(\)"):
         shards_of([pa.table({"x": [1], "v": [[False, True]]})], columns)
 
@@ -205,8 +205,8 @@ def test_flags_of_arrays_of_length_1_split_rows():
 def test_ragged_rows_stay_with_their_rows(sizes, ragged):
     data = table(sum(sizes))
     columns = Columns((INPUTS[0], InputColumn("tokens", ragged=ragged)), row_id=ID)
-    found = shards(sizes, columns, arrival=3)
-    batches = [*itertools.chain(*epoch_of(found, Plan(sizes, 9, seed=1)))]
+    dataset = shards(sizes, columns, arrival=3)
+    batches = [*itertools.chain(*epoch_of(dataset, Plan(sizes, 9, seed=1)))]
     assert sorted(rows_of(batches)) == list(range(sum(sizes)))
     for rows, tokens in (batch.inputs for batch in batches):
         assert isinstance(tokens, Ragged)

@@ -31,7 +31,7 @@ def columns(*names):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         *[
             ({"dtype": dtype}, f"column 'x' has dtype '{dtype}'; expected one of bool, uint8")
@@ -46,9 +46,9 @@ def columns(*names):
     ],
     ids=str,
 )
-def test_contradictory_column_raises(given, message):
+def test_contradictory_column_raises(fields, message):
     with pytest.raises(InvalidInput, match=message):
-        InputColumn("x", **given)
+        InputColumn("x", **fields)
 
 
 def test_names_become_inputs():
@@ -56,16 +56,16 @@ def test_names_become_inputs():
     assert {InputColumn("x", "uint8", [2, 3])} == {InputColumn("x", "uint8", (2, 3))}
     assert Columns.of(["b", "a"], ["a", "b", "c"]) == columns("b", "a")
     assert Columns.of(None, ["a", "b"]) == columns("a", "b")
-    given = Columns((InputColumn("a"),), target=InputColumn("b", "int64"))
-    assert Columns.of(given, ["z"]) is given
+    roles = Columns((InputColumn("a"),), target=InputColumn("b", "int64"))
+    assert Columns.of(roles, ["z"]) is roles
     with pytest.raises(InvalidInput, match="columns is the string 'ab'; expected a list"):
         Columns.of("ab", ["a", "b", "ab"])
 
 
 def test_columns_iterate_once_in_the_order_of_their_fields():
     x, y, a, b, weight, validation, row_id = map(InputColumn, ["x", "y", "a", "b", "w", "v", "id"])
-    given = Columns((x, y, x), (a, x, b), row_id=row_id, validation=validation, weight=weight)
-    assert [column.name for column in given] == ["x", "y", "a", "b", "w", "v", "id"]
+    roles = Columns((x, y, x), (a, x, b), row_id=row_id, validation=validation, weight=weight)
+    assert [column.name for column in roles] == ["x", "y", "a", "b", "w", "v", "id"]
     both = Columns((x, InputColumn("x", "int64", (), "padded", 7)))
     assert list(both) == [InputColumn("x", "int64", (), "padded", 7)]
     several = Columns((x,), (a, InputColumn("b", "float64")), floating="float32")
@@ -78,12 +78,12 @@ TOKENS = InputColumn("x", "int64", ragged="offsets")
 
 def test_contradictory_uses_of_a_column_raise():
     uses = [("dtype", "int64", "float32"), ("shape", (1,), ()), ("ragged", "padded", "offsets"), ("decode", len, abs)]
-    for name, one, other in uses:
+    for name, one, two in uses:
         with pytest.raises(InvalidInput, match=f"column 'x' is used twice, with {name}=.* and"):
-            list(Columns((InputColumn("x", **{name: one}), InputColumn("x", **{name: other}))))
-    for given in (Columns((InputColumn("a"),), TOKENS), Columns((TOKENS,), InputColumn("x"))):
+            list(Columns((InputColumn("x", **{name: one}), InputColumn("x", **{name: two}))))
+    for uses in (Columns((InputColumn("a"),), TOKENS), Columns((TOKENS,), InputColumn("x"))):
         with pytest.raises(InvalidInput, match="column 'x' is ragged; expected one length, since only input columns"):
-            list(given)
+            list(uses)
 
 
 @pytest.mark.parametrize("kind", NUMBERS, ids=str)
@@ -104,11 +104,11 @@ def test_other_types_raise_with_advice(kind):
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(24)], ids=str)
 def test_binary_columns_need_a_description(kind):
     schema = pa.schema([("x", kind)])
-    for given in ({"dtype": "uint8", "shape": (24,)}, {"decode": len}):
-        Columns((InputColumn("x", **given),)).check(schema)
-    for given in ({}, {"dtype": "uint8"}, {"shape": (24,)}, {"dtype": "uint8", "ragged": "padded"}):
+    for fields in ({"dtype": "uint8", "shape": (24,)}, {"decode": len}):
+        Columns((InputColumn("x", **fields),)).check(schema)
+    for fields in ({}, {"dtype": "uint8"}, {"shape": (24,)}, {"dtype": "uint8", "ragged": "padded"}):
         with pytest.raises(InvalidInput, match=r"Say what its bytes are, as InputColumn\(name, \"uint8\""):
-            Columns((InputColumn("x", **given),)).check(schema)
+            Columns((InputColumn("x", **fields),)).check(schema)
     for column, message in [(InputColumn("x", decode=len), "expected binary values"), (TOKENS, "expected arrays")]:
         with pytest.raises(InvalidInput, match=f"column 'x' has type int64; {message}"):
             Columns((column,)).check(pa.schema([("x", pa.int64())]))

@@ -50,9 +50,9 @@ def test_order_of_ids_alone_changes_the_order(expected, monkeypatch):
     assert of(shuffled(table(), 1)) == expected
     monkeypatch.setattr(module, "_CHUNK", 100)
     assert of(table()) == expected
-    found = of(table(id=pa.array(np.arange(ROWS)[::-1])))
-    assert (found.rows, found.content) == (expected.rows, expected.content)
-    assert found.order != expected.order
+    actual = of(table(id=pa.array(np.arange(ROWS)[::-1])))
+    assert (actual.rows, actual.content) == (expected.rows, expected.content)
+    assert actual.order != expected.order
 
 
 def test_shards_add_up_to_the_data_set(expected):
@@ -87,6 +87,6 @@ def test_values_that_move_or_change_signs_together_are_detected():
 def test_fingerprint_round_trips_as_text_and_nan_equals_nan(expected):
     empty, nan = of(table().slice(0, 0)), {"x": torch.tensor([float("nan"), 1.0])}
     assert empty == Fingerprint(0, 0, 0)
-    assert [Fingerprint.parse(str(each)) for each in (empty, expected)] == [empty, expected]
+    assert [Fingerprint.parse(str(value)) for value in (empty, expected)] == [empty, expected]
     first, second = (fingerprint(Shard(0, 1, 2, (2,), Columns((InputColumn("x"),)), nan)) for _ in range(2))
     assert first == second

@@ -30,20 +30,20 @@ def test_every_item_comes_in_order_from_another_thread(depth):
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_producer_is_at_most_the_queue_and_one_item_ahead(depth):
-    made, count = threading.Semaphore(0), 0
+    produced, count = threading.Semaphore(0), 0
 
     def items():
         nonlocal count
         for item in itertools.count():
             count += 1
-            made.release()
+            produced.release()
             yield item
 
     stream = prefetch(items(), depth=depth)
     for taken in range(1, 5):
         assert next(stream) == taken - 1
         while count < taken + depth + 1:
-            assert made.acquire(timeout=20)
+            assert produced.acquire(timeout=20)
         assert count == taken + depth + 1
     stream.close()
     assert count == 4 + depth + 1

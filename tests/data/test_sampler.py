@@ -82,10 +82,10 @@ def test_billions_of_rows_stay_exact(rows):
     for batch_size in (1, 256, 65_537, 10**9 + 9):
         plan = Plan(rows, batch_size)
         for step in {0, 1, 2, plan.steps - 1, plan.steps, *(draw.randrange(plan.steps) for _ in range(20))}:
-            given = plan.offsets(step)
-            assert sum(given) == min(step * batch_size, sum(rows))
-            assert all(0 <= taken <= n for taken, n in zip(given, rows, strict=True))
-            pairs = list(enumerate(zip(given, rows, strict=True)))
+            offsets = plan.offsets(step)
+            assert sum(offsets) == min(step * batch_size, sum(rows))
+            assert all(0 <= taken <= n for taken, n in zip(offsets, rows, strict=True))
+            pairs = list(enumerate(zip(offsets, rows, strict=True)))
             last = max(((Fraction(2 * t - 1, 2 * n), rank) for rank, (t, n) in pairs if t), default=(Fraction(-1), 0))
             coming = min(((Fraction(2 * t + 1, 2 * n), rank) for rank, (t, n) in pairs if t < n), default=(2, 0))
             assert last < coming
@@ -93,9 +93,9 @@ def test_billions_of_rows_stay_exact(rows):
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 1000])
 def test_permutation_has_every_row_once(rows):
-    found = Plan((rows, 5), 4).permutation(0, 2)
-    assert found.dtype == torch.int32
-    assert sorted(found.tolist()) == list(range(rows))
+    rows_in_order = Plan((rows, 5), 4).permutation(0, 2)
+    assert rows_in_order.dtype == torch.int32
+    assert sorted(rows_in_order.tolist()) == list(range(rows))
     plan = Plan((rows, 3), 4, shuffle=False)
     assert plan.permutation(0, 0).tolist() == plan.permutation(0, 7).tolist() == list(range(rows))
 
@@ -106,9 +106,9 @@ def test_plan_and_permutation_depend_on_their_arguments_alone():
     torch.manual_seed(0)
     noise = torch.rand(4)
     torch.manual_seed(0)
-    for other in (Plan((500, 500), 16, seed=9), copy.deepcopy(plan)):
-        assert (other, counts(other)) == (plan, counts(plan))
-        assert torch.equal(other.permutation(1, 4), expected)
+    for again in (Plan((500, 500), 16, seed=9), copy.deepcopy(plan)):
+        assert (again, counts(again)) == (plan, counts(plan))
+        assert torch.equal(again.permutation(1, 4), expected)
     assert torch.equal(Plan((3, 500, 77), 1, seed=9).permutation(1, 4), expected)
     assert torch.equal(torch.rand(4), noise)  # PyTorch's own generator is as it was
 

@@ -50,19 +50,19 @@ def test_rows_come_back_in_the_order_of_their_ids(shards, store, size):
         store.write(shard.index, blocks)
     counts = tuple(shard.rows for shard in shards)
     for shard in shards:
-        found = store.open(shard.index, COLUMNS, counts, LAYOUT)
+        opened = store.open(shard.index, COLUMNS, counts, LAYOUT)
         order = torch.arange(shard.rows) if shard.order is None else shard.order
-        assert (found.index, found.count, found.rows, found.shard_rows) == (shard.index, 3, shard.rows, counts)
+        assert (opened.index, opened.count, opened.rows, opened.shard_rows) == (shard.index, 3, shard.rows, counts)
         for name, tensor in shard.tensors.items():
-            expected, own = tensor.index_select(0, order), found.tensors[name]
+            expected, actual = tensor.index_select(0, order), opened.tensors[name]
             if isinstance(expected, Ragged):
-                assert torch.equal(expected.values, own.values)
-                assert torch.equal(expected.bounds, own.bounds)
-                assert own.padding == -1
+                assert torch.equal(expected.values, actual.values)
+                assert torch.equal(expected.bounds, actual.bounds)
+                assert actual.padding == -1
             else:
-                assert torch.equal(expected, own)
-                assert own.dtype == expected.dtype
-                own.zero_()  # a model may write to its batch, and the file stays as it was
+                assert torch.equal(expected, actual)
+                assert actual.dtype == expected.dtype
+                actual.zero_()  # a model may write to its batch, and the file stays as it was
                 again = store.open(shard.index, COLUMNS, counts, LAYOUT)
                 assert torch.equal(again.tensors[name], expected)
 

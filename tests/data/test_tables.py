@@ -26,9 +26,9 @@ def split(data, size):
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_each_row_goes_to_one_worker(size, tmp_path, monkeypatch):
     for rows in (0, 1, 2, 7, 1000):
-        found = split(pa.table({"x": pa.array(range(rows), pa.int64())}), size)
-        assert [row for shard in found for row in shard] == list(range(rows))
-        assert {len(shard) for shard in found} <= {rows // size, -(-rows // size)}
+        workers = split(pa.table({"x": pa.array(range(rows), pa.int64())}), size)
+        assert [row for shard in workers for row in shard] == list(range(rows))
+        assert {len(shard) for shard in workers} <= {rows // size, -(-rows // size)}
     for index, (first, last) in enumerate([(0, 10), (10, 11), (11, 1000)]):
         pq.write_table(pa.table({"x": range(first, last)}), tmp_path / f"{index}.parquet", row_group_size=100)
     assert sorted(itertools.chain(*split(ds.dataset(tmp_path), size))) == list(range(1000))
@@ -42,15 +42,15 @@ def test_each_row_goes_to_one_worker(size, tmp_path, monkeypatch):
 @pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 4), (6, 2, 3), (0,), (0, 3)], ids=str)
 def test_dict_of_arrays_keeps_shapes_and_values(shape):
     array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    for given in (array, np.asfortranarray(array), torch.from_numpy(array), array.tolist() if shape[0] else array):
-        assert [*itertools.chain(*split({"x": given}, 2))] == array.tolist()
+    for values in (array, np.asfortranarray(array), torch.from_numpy(array), array.tolist() if shape[0] else array):
+        assert [*itertools.chain(*split({"x": values}, 2))] == array.tolist()
 
 
 def test_columns_are_resolved():
     assert split_rows(None, None, 3) == ([[], [], []], None)
     data = {"a": np.zeros(3), "b": np.ones(3), "c": np.array(["not", "a", "number"])}
-    given = Columns((InputColumn("b"),), target=InputColumn("a"))
-    assert split_rows(data, given, 1)[1] is given
+    columns = Columns((InputColumn("b"),), target=InputColumn("a"))
+    assert split_rows(data, columns, 1)[1] is columns
     assert split_rows(data, ["b", "a"], 1)[1] == Columns((InputColumn("b"), InputColumn("a")))
     assert split_rows({"x": np.zeros(3)}, None, 1)[1] == Columns((InputColumn("x"),))
 
@@ -96,6 +96,6 @@ def test_batches_round_trip_through_a_file(tmp_path):
     assert os.listdir(tmp_path) == list(read(None)) == []
     many = pa.table({"x": range(100), "y": [[float(row)] for row in range(100)]}).to_batches(max_chunksize=30)
     none = pa.RecordBatch.from_pylist([], pa.schema([("x", pa.list_(pa.int8()))]))
-    for given in (many, [none]):
-        assert list(read(spill(iter(given), path))) == given
+    for batches in (many, [none]):
+        assert list(read(spill(iter(batches), path))) == batches
         assert os.listdir(tmp_path) == ["shard.arrow"]

@@ -34,7 +34,7 @@ def shards():
 
 def epoch_of(transforms, *, epoch=0, start=0, seed=0):
     """The batches of all workers, one worker after the other."""
-    batchers = [Batcher(each, Plan(SIZES, 8, seed), transforms=transforms) for each in shards()]
+    batchers = [Batcher(shard, Plan(SIZES, 8, seed), transforms=transforms) for shard in shards()]
     return [*itertools.chain(*(batcher.batches(epoch, start=start) for batcher in batchers))]
 
 
@@ -74,7 +74,7 @@ def test_augmentation_depends_on_seed_epoch_and_step_alone():
     assert noises(seed=1) != first
     steps = Plan(SIZES, 8).steps
     for start in (1, 3, 6):
-        assert noises(start=start) == [each for index, each in enumerate(first) if index % steps >= start]
+        assert noises(start=start) == [noise for index, noise in enumerate(first) if index % steps >= start]
 
 
 def test_every_batch_has_its_own_random_numbers_and_inference_no_target():
@@ -120,10 +120,10 @@ def test_changed_weights_of_labels_raise():
     with pytest.raises(InvalidInput, match="changed the loss weight of labels"):
         epoch_of(Transforms(ignore, denominators=plain))
     plan = Plan(SIZES, 8)
-    for each in (shard.with_denominators(classes) for shard in shards()):
-        kept = Transforms(lambda x, y: (x, y.clone()), denominators=classes)
-        list(Batcher(each, plan, transforms=kept).batches(0, totals=[1.0] * plan.steps))
-        if each.rows:
-            other = Batcher(each, plan, transforms=Transforms(swap, denominators=classes))
+    for shard in (shard.with_denominators(classes) for shard in shards()):
+        copies = Transforms(lambda x, y: (x, y.clone()), denominators=classes)
+        list(Batcher(shard, plan, transforms=copies).batches(0, totals=[1.0] * plan.steps))
+        if shard.rows:
+            swapping = Batcher(shard, plan, transforms=Transforms(swap, denominators=classes))
             with pytest.raises(InvalidInput, match="changed the loss weight"):
-                list(other.batches(0, totals=[1.0] * plan.steps))
+                list(swapping.batches(0, totals=[1.0] * plan.steps))

@@ -29,21 +29,21 @@ DTYPES = [
 ]
 
 
-def same(one, other):
+def same(one, two):
     """Whether two states are bit-identical, types included."""
-    if type(one) is not type(other):
+    if type(one) is not type(two):
         return False
     if isinstance(one, Tensor):
-        return (one.dtype, one.shape) == (other.dtype, other.shape) and raw(one) == raw(other)
+        return (one.dtype, one.shape) == (two.dtype, two.shape) and raw(one) == raw(two)
     if isinstance(one, (np.ndarray, np.generic)):
-        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+        return (one.dtype, one.shape, one.tobytes()) == (two.dtype, two.shape, two.tobytes())
     if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+        return list(one) == list(two) and all(same(one[key], two[key]) for key in one)
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(two) and all(map(same, one, two))
     if isinstance(one, float):
-        return struct.pack("d", one) == struct.pack("d", other)
-    return bool(one == other)
+        return struct.pack("d", one) == struct.pack("d", two)
+    return bool(one == two)
 
 
 def raw(tensor):
@@ -79,23 +79,32 @@ def test_tensors_come_back_as_they_were(dtype, shape):
 
 
 def test_views_come_back_dense_and_shared_tensors_once():
-    whole = torch.arange(24.0).reshape(4, 6)
-    complex_ = torch.view_as_complex(whole.reshape(12, 2))
-    views = [whole, whole.T, whole[1:3], whole[:, ::2], whole[0], torch.zeros(1).expand(5), complex_.conj(), whole]
-    found = returned(views)
-    for got, view in zip(found, views, strict=True):
+    matrix = torch.arange(24.0).reshape(4, 6)
+    complex_ = torch.view_as_complex(matrix.reshape(12, 2))
+    views = [
+        matrix,
+        matrix.T,
+        matrix[1:3],
+        matrix[:, ::2],
+        matrix[0],
+        torch.zeros(1).expand(5),
+        complex_.conj(),
+        matrix,
+    ]
+    actual = returned(views)
+    for got, view in zip(actual, views, strict=True):
         assert got.is_contiguous()
         assert torch.equal(got, view)
-    assert found[0] is found[-1]
+    assert actual[0] is actual[-1]
     shared = torch.zeros(10_000)
     assert len(pack_state([shared] * 5)) < 50_000
 
 
 def test_related_types_become_plain():
-    found = returned([OrderedDict(b=1, a=2), defaultdict(list, x=[1]), Counter({3: 2}), nn.Parameter(torch.ones(2))])
-    assert [type(each) for each in found] == [dict, dict, Counter, Tensor]
-    assert found[:3] == [{"b": 1, "a": 2}, {"x": [1]}, Counter({3: 2})]
-    assert not found[3].requires_grad
+    actual = returned([OrderedDict(b=1, a=2), defaultdict(list, x=[1]), Counter({3: 2}), nn.Parameter(torch.ones(2))])
+    assert [type(value) for value in actual] == [dict, dict, Counter, Tensor]
+    assert actual[:3] == [{"b": 1, "a": 2}, {"x": [1]}, Counter({3: 2})]
+    assert not actual[3].requires_grad
 
 
 def random_state(draw, depth):
@@ -155,10 +164,10 @@ def test_changed_byte_raises_or_changes_nothing(seed):
         damaged = bytearray(packed)
         damaged[draw.randrange(len(packed))] ^= draw.randint(1, 255)
         try:
-            found = unpack_state(bytes(damaged))
+            actual = unpack_state(bytes(damaged))
         except InvalidInput:
             continue
-        assert same(found, STATE)  # such as a space of the header
+        assert same(actual, STATE)  # such as a space of the header
 
 
 def test_truncated_and_foreign_bytes_raise():

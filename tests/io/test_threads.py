@@ -31,18 +31,18 @@ def test_call_runs_in_a_named_daemon_thread_and_result_raises_its_error():
 @pytest.fixture
 def slow():
     """The event that lets items pass, the event that one has begun, the items seen, and the function."""
-    go, begun, seen = threading.Event(), threading.Event(), []
+    go, begun, items = threading.Event(), threading.Event(), []
 
     def call(item):
         begun.set()
         assert go.wait(LONG)
-        seen.append(item)
+        items.append(item)
 
-    return go, begun, seen, call
+    return go, begun, items, call
 
 
 def test_close_waits_for_queued_items_and_counts_lost_ones(slow):
-    go, begun, seen, call = slow
+    go, begun, items, call = slow
     queue = BackgroundQueue(call, "slow", 3)
     assert not queue.busy
     queue.put(0)
@@ -50,17 +50,17 @@ def test_close_waits_for_queued_items_and_counts_lost_ones(slow):
     for number in range(1, 10):
         queue.put(number)
     assert queue.busy
-    assert (queue.lost, seen) == (6, [])
+    assert (queue.lost, items) == (6, [])
     go.set()
     queue.close()
     queue.put(10)
-    assert (queue.lost, seen) == (7, [0, 1, 2, 3])
+    assert (queue.lost, items) == (7, [0, 1, 2, 3])
     assert not queue.busy
 
 
 def test_close_gives_up_and_drops_the_rest(slow, monkeypatch, caplog):
     monkeypatch.setattr(threads, "CLOSING", 0.1)
-    go, begun, seen, call = slow
+    go, begun, items, call = slow
     queue = BackgroundQueue(call, "slow")
     for number in range(5):
         queue.put(number)
@@ -70,4 +70,4 @@ def test_close_gives_up_and_drops_the_rest(slow, monkeypatch, caplog):
     assert queue.lost == 4
     go.set()
     queue._thread.join(LONG)
-    assert seen == [0]
+    assert items == [0]

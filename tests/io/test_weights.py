@@ -56,27 +56,27 @@ def norm():
 def test_weights_come_back_bit_identical(make):
     for seed in range(3):
         torch.manual_seed(seed)
-        module, other = make(), make()
+        module, loaded = make(), make()
         packed = pack(module)
         assert list(read_state(packed)) == sorted(module.state_dict())
-        unpack(packed, other)
+        unpack(packed, loaded)
         for name, tensor in module.state_dict().items():
-            assert other.state_dict()[name].dtype == tensor.dtype
-            assert torch.equal(other.state_dict()[name], tensor)
-        assert pack(other) == packed
+            assert loaded.state_dict()[name].dtype == tensor.dtype
+            assert torch.equal(loaded.state_dict()[name], tensor)
+        assert pack(loaded) == packed
 
 
 def test_tied_weights_are_written_once_and_stay_tied():
-    module, other, loose = Tied(), Tied(), Tied(tied=False)
+    module, loaded, loose = Tied(), Tied(), Tied(tied=False)
     packed = pack(module)
     (length,) = struct.unpack("<Q", packed[:8])
     assert set(json.loads(packed[8 : 8 + length])) == {"__metadata__", "embedding.weight", "turned"}
     assert module.head.weight is module.embedding.weight
     assert module.head.weight.requires_grad
-    unpack(packed, other)
-    assert other.head.weight is other.embedding.weight
+    unpack(packed, loaded)
+    assert loaded.head.weight is loaded.embedding.weight
     unpack(packed, loose)
-    for weight in (other.head.weight, loose.head.weight, loose.embedding.weight):
+    for weight in (loaded.head.weight, loose.head.weight, loose.embedding.weight):
         assert torch.equal(weight, module.embedding.weight)
 
 
@@ -111,12 +111,12 @@ def test_damaged_header_raises_only_invalid_input():
 
 
 def test_other_architecture_raises():
-    for other, message in [
+    for loaded, message in [
         (nn.Linear(3, 3), "size mismatch for weight"),
         (nn.Linear(3, 2, bias=False), "Unexpected key"),
         (nn.Sequential(nn.Linear(3, 2)), "Missing key"),
         (nn.ReLU(), "Unexpected key"),
     ]:
-        expected = f"(?s)the saved weights do not fit {type(other).__name__}: .*{message}"
+        expected = f"(?s)the saved weights do not fit {type(loaded).__name__}: .*{message}"
         with pytest.raises(InvalidInput, match=expected):
-            unpack(pack(nn.Linear(3, 2)), other)
+            unpack(pack(nn.Linear(3, 2)), loaded)
