@@ -55,8 +55,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of this process, with two cores in the driver's JVM."""
-    with session(tmp_path_factory.mktemp("spark"), IN_PROCESS) as found:
-        yield found
+    with session(tmp_path_factory.mktemp("spark"), IN_PROCESS) as spark:
+        yield spark
 
 
 @pytest.fixture

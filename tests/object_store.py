@@ -39,9 +39,9 @@ class _Handler(localbucket.S3Handler):
         if "delete" not in self.query:
             super()._post_request(bucket, key)
             return
-        for found in ET.fromstring(self._read_body()).iter(f"{{{localbucket.S3_NAMESPACE}}}Key"):
-            if found.text and not found.text.endswith("/"):
-                self._object_path(bucket, found.text).unlink(missing_ok=True)
+        for key in ET.fromstring(self._read_body()).iter(f"{{{localbucket.S3_NAMESPACE}}}Key"):
+            if key.text and not key.text.endswith("/"):
+                self._object_path(bucket, key.text).unlink(missing_ok=True)
         self._send_xml(ET.Element("DeleteResult", xmlns=localbucket.S3_NAMESPACE))
 
 

@@ -58,16 +58,16 @@ def main(arguments: Sequence[str]) -> int:
         lots = []
         for number, names in enumerate(LOTS):
             cache, log = Path(folder, f"cache-{number}"), Path(folder, f"log-{number}")
-            given = (*arguments, "-m", TWO_CHANCES, "-k", names, "-o", f"cache_dir={cache}")
+            options = (*arguments, "-m", TWO_CHANCES, "-k", names, "-o", f"cache_dir={cache}")
             output = stack.enter_context(log.open("wb"))
-            process = stack.enter_context(subprocess.Popen([*_PYTEST, *given], stdout=output, stderr=output))
-            lots.append((process, log, cache, given))
+            process = stack.enter_context(subprocess.Popen([*_PYTEST, *options], stdout=output, stderr=output))
+            lots.append((process, log, cache, options))
         codes = [run(*arguments, "-m", ONE_CHANCE)]
         for process, *_ in lots:
             process.wait()
-        for process, log, cache, given in lots:
+        for process, log, cache, options in lots:
             print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
-            codes.append(second_chance(process.returncode, cache, given))
+            codes.append(second_chance(process.returncode, cache, options))
     return next((code for code in codes if code), 0)
 
 

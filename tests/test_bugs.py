@@ -87,9 +87,9 @@ def test_relative_run_directory_differed_in_every_process(tmp_path, monkeypatch)
 
 def test_client_weighed_as_much_as_its_shard() -> None:
     # The weight of a subset was the sum over the whole shard: all clients of a shard had the same share.
-    own = as_only_shard(algorithm_contract.shards_of(90)[0], algorithm_contract.objective().criterion())
+    shard = as_only_shard(algorithm_contract.shards_of(90)[0], algorithm_contract.objective().criterion())
     weights = torch.from_numpy(algorithm_contract.data()["w"])
-    assert mass_of(own.subset(torch.arange(10), (10,))) == pytest.approx(float(weights[:10].sum()))
+    assert mass_of(shard.subset(torch.arange(10), (10,))) == pytest.approx(float(weights[:10].sum()))
 
 
 def test_failed_line_search_forgot_its_best_point() -> None:
@@ -107,8 +107,8 @@ def test_failed_line_search_forgot_its_best_point() -> None:
 def test_quadratic_loss_was_not_quadratic_at_its_minimum() -> None:
     # Tolerances were relative to the first gradient. At the minimum both are rounding, and the loss was rejected.
     algorithm = ConsensusADMM(solver=ConjugateGradient(), abs_tol=0, rel_tol=0)
-    found = algorithm_contract.states(algorithm, algorithm_contract.shards_of(90), 60)
-    assert found[-1]["round"] == 59
+    states = algorithm_contract.states(algorithm, algorithm_contract.shards_of(90), 60)
+    assert states[-1]["round"] == 59
 
 
 def test_tied_weight_went_back_to_its_start() -> None:
@@ -137,8 +137,8 @@ def test_rows_of_the_driver_were_all_in_shard_0(spark) -> None:
     # shard 0.
     with SparkCluster(spark, 2).map_reduce(frame(ARRAYS), COLUMNS, shuffle=False) as jobs:
         assert jobs.shard_rows == (50, 51)
-        [found] = jobs.each(Whole(), [0], all_rows=True)
-    assert found.note["ids"] == list(range(ROWS))
+        [result] = jobs.each(Whole(), [0], all_rows=True)
+    assert result.note["ids"] == list(range(ROWS))
 
 
 @pytest.mark.parametrize("does", [Sums(), Raises()], ids=["sums", "raises"])

@@ -36,11 +36,11 @@ def test_error_carries_its_context_through_copies_and_pickles(kind: type[Sparkdl
     assert str(kind("the disk is full.", place=PLACE)) == f"the disk is full. [{PLACE}]"
     assert str(bare) == bare.message == "the disk is full."
     assert {bare.trace, bare.stage, bare.rank, bare.host, bare.attempt, bare.step} == {None}
-    for each in (error, bare):
-        for copied in (cloudpickle.loads(cloudpickle.dumps(each)), copy.copy(each), copy.deepcopy(each)):
+    for original in (error, bare):
+        for copied in (cloudpickle.loads(cloudpickle.dumps(original)), copy.copy(original), copy.deepcopy(original)):
             assert type(copied) is kind
-            assert (copied.message, copied.place, copied.trace) == (each.message, each.place, each.trace)
-            assert (str(copied), copied.args) == (str(each), each.args)
+            assert (copied.message, copied.place, copied.trace) == (original.message, original.place, original.trace)
+            assert (str(copied), copied.args) == (str(original), original.args)
 
 
 def test_trace_comes_last() -> None:
@@ -49,6 +49,6 @@ def test_trace_comes_last() -> None:
 
 
 def test_all_errors_are_public_and_invalid_input_is_a_value_error() -> None:
-    made = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
-    assert made | {"ErrorContext"} == set(errors.__all__)
+    kinds = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert kinds | {"ErrorContext"} == set(errors.__all__)
     assert issubclass(InvalidInput, ValueError)

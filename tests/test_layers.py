@@ -144,15 +144,15 @@ def one_way(source: Source) -> Iterator[Finding]:
     """Imports go down the rooms, and nothing imports the tests."""
     if source.module == "sparkdl":
         return
-    own = room_of(source.module)
-    if own is None:
+    room = room_of(source.module)
+    if room is None:
         yield 1, "is in no room: give it one in tests/law.py"
         return
     for line, name in imports(source):
-        other = room_of(name)
-        if within(name, "tests") or (other is not None and other not in below(own)):
-            yield line, f"imports {name}, and {own} does not stand on it"
-        elif within(name, "sparkdl") and other is None and within(own, "sparkdl") and not name.startswith("sparkdl.__"):
+        lower, public = room_of(name), within(name, "sparkdl") and not name.startswith("sparkdl.__")
+        if within(name, "tests") or (lower is not None and lower not in below(room)):
+            yield line, f"imports {name}, and {room} does not stand on it"
+        elif lower is None and public and within(room, "sparkdl"):
             yield line, f"imports {name}, which is in no room: the names in sparkdl itself are for its users"
 
 

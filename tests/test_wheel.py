@@ -47,9 +47,9 @@ ONE_STEP = f"import numpy as np\nimport sparkdl\nfrom torch import nn\n\n{getsou
 
 def run(*arguments: str | Path, cwd: Path, path: str | Path = "") -> str:
     """The output of this Python, with a folder first on its path."""
-    own = os.environ | {"PYTHONPATH": str(path)}
+    environment = os.environ | {"PYTHONPATH": str(path)}
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=cwd, env=own, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

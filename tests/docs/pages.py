@@ -52,15 +52,13 @@ def read(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def blocks(page: str, text: str | None = None) -> list[Block]:
-    found = []
+def blocks(page: str, text: str | None = None) -> Iterator[Block]:
     for token in tokens(read(page) if text is None else text):
         if token.map is None or token.type not in ("fence", "code_block"):
             continue
         fenced = token.type == "fence"
         language = (token.info.split() or [""])[0] if fenced else INDENTED
-        found.append(Block(page, token.map[0] + 1 + fenced, language, token.content))
-    return found
+        yield Block(page, token.map[0] + 1 + fenced, language, token.content)
 
 
 def in_language(language: str) -> list[Block]:
@@ -72,15 +70,15 @@ def in_language(language: str) -> list[Block]:
 
 def anchors(text: str) -> set[str]:
     """GitHub's anchors of headings: letters, digits, hyphens, underscores; the second of a kind ends in -1."""
-    seen: Counter[str] = Counter()
-    found = set()
+    count: Counter[str] = Counter()
+    names = set()
     for before, token in itertools.pairwise(tokens(text)):
         if before.type == "heading_open":
             title = "".join(child.content for child in token.children or () if child.type in ("text", "code_inline"))
             name = re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
-            found.add(f"{name}-{seen[name]}" if seen[name] else name)
-            seen[name] += 1
-    return found
+            names.add(f"{name}-{count[name]}" if count[name] else name)
+            count[name] += 1
+    return names
 
 
 def links(text: str) -> Iterator[tuple[int, str]]:

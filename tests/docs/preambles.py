@@ -49,7 +49,7 @@ def table(first: int = 0, rows: int = ROWS, *, pixels: int = 64) -> pa.Table:
 
 def frames(spark: SparkSession, *, pixels: int = 64) -> dict[str, DataFrame]:
     rows = {"train": table(pixels=pixels), "test": table(ROWS, 100, pixels=pixels)}
-    return {name: spark.createDataFrame(each) for name, each in rows.items()}
+    return {name: spark.createDataFrame(table) for name, table in rows.items()}
 
 
 # ---- pages without Spark ----------------------------------------------------------------------------------------
@@ -82,9 +82,9 @@ def readme(execute, folder, spark):
 
 
 def quickstart(execute, folder, spark):
-    found = execute({})
-    assert found["spark"] is spark
-    assert found["model"].report["workers"] == [2]
+    names = execute({})
+    assert names["spark"] is spark
+    assert names["model"].report["workers"] == [2]
     assert (folder / "models/digits").is_dir()
 
 
@@ -97,18 +97,18 @@ def ensembles(execute, folder, spark):
     from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 
     kinds = (DecisionTreeClassifier, LogisticRegression, RandomForestClassifier, MulticlassClassificationEvaluator)
-    names = {kind.__name__: kind for kind in kinds}
-    found = execute({"Net": Net, "partial": partial, "torch": torch, **names, **frames(spark)})
-    assert len(found["model"].models) == 2
+    assumed = {kind.__name__: kind for kind in kinds}
+    names = execute({"Net": Net, "partial": partial, "torch": torch, **assumed, **frames(spark)})
+    assert len(names["model"].models) == 2
     assert (folder / "runs/digits/members").is_dir()
 
 
 def migration(execute, folder, spark):
     (folder / "data").mkdir()
     pq.write_table(table(), folder / "data/digits")
-    found = execute({"spark": spark, "partial": partial, "torch": torch, "nn": nn, **frames(spark)})
-    assert found["weights"]["weight"].shape == (10, 64)
-    assert "valid_loss" in found["model"].history[0]
+    names = execute({"spark": spark, "partial": partial, "torch": torch, "nn": nn, **frames(spark)})
+    assert names["weights"]["weight"].shape == (10, 64)
+    assert "valid_loss" in names["model"].history[0]
 
 
 def own_loop(execute, folder, spark):
@@ -129,7 +129,7 @@ def own_loop(execute, folder, spark):
     alone = RendezvousResult([{"host": "here", "address": "127.0.0.1"}], None)
     kinds = (SparkCluster, Batcher, Plan, Fabric, TorchElasticEnvironment)
     with join(RendezvousSpec(0, 1, "own-loop", 0, "127.0.0.1"), alone) as world:
-        found = execute(
+        names = execute(
             {kind.__name__: kind for kind in kinds}
             | {
                 "dist": dist,
@@ -144,9 +144,9 @@ def own_loop(execute, folder, spark):
                 "batch": next(iter(Batcher(shard, Plan(shard.shard_rows, batch_size=256, seed=0)).batches(0))),
             }
         )
-    assert sum(found["found"]) == rows.num_rows
-    assert torch.is_nonzero(found["model"].weight.grad.abs().sum())
-    assert found["total"] == 256
+    assert sum(names["found"]) == rows.num_rows
+    assert torch.is_nonzero(names["model"].weight.grad.abs().sum())
+    assert names["total"] == 256
 
 
 def pipeline(execute, folder, spark):
@@ -162,26 +162,26 @@ def pipeline(execute, folder, spark):
     Pipeline(stages=[LogisticRegression(maxIter=2)]).fit(train).save(versions.model("2026-11-22"))
     versions.complete("2026-11-22", {"date": "2026-11-22"})
     versions.publish("2026-11-22")
-    found = execute({"spark": spark})
-    assert found["name"] == "2026-11-22"
-    assert found["model"].transform(train).where("prediction = label").count() > 0
+    names = execute({"spark": spark})
+    assert names["name"] == "2026-11-22"
+    assert names["model"].transform(train).where("prediction = label").count() > 0
 
 
 def recovery(execute, folder, spark):
     from sparkdl.cluster.shutdown import stop_requested
 
-    found = execute({"Net": Net, "spark": spark, **frames(spark)})
+    names = execute({"Net": Net, "spark": spark, **frames(spark)})
     assert (folder / "runs/digits/checkpoints").is_dir()
     # The second fit is of the same finished run: it trains no step.
-    assert found["model"].report["restarts"] == 0
-    assert len(found["model"].history) == 2
-    assert found["clf"].getMinWorkers() == 1
+    assert names["model"].report["restarts"] == 0
+    assert len(names["model"].history) == 2
+    assert names["clf"].getMinWorkers() == 1
     assert stop_requested() is None
 
 
 def rounds(execute, folder, spark):
-    found = execute({"Net": Net, "partial": partial, "torch": torch, **frames(spark)})
-    assert [row["round"] for row in found["model"].history] == [1, 2]
+    names = execute({"Net": Net, "partial": partial, "torch": torch, **frames(spark)})
+    assert [row["round"] for row in names["model"].history] == [1, 2]
     assert (folder / "runs/digits/checkpoints").is_dir()
 
 
@@ -209,8 +209,8 @@ def tuning(execute, folder, spark):
     from sparkdl import TorchClassifier
 
     clf = TorchClassifier(model=Net, numWorkers=2, epochs=1)
-    found = execute({"clf": clf, **frames(spark)})
-    assert set(found["report"]) >= {"verdict", "phases", "skew_by_rank", "slowest_rank", "train_seconds"}
+    names = execute({"clf": clf, **frames(spark)})
+    assert set(names["report"]) >= {"verdict", "phases", "skew_by_rank", "slowest_rank", "train_seconds"}
     assert spark.read.parquet(f"{folder}/scored").columns == ["features", "label", "held_out", "prediction"]
 
 

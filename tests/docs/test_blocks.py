@@ -147,7 +147,7 @@ raise LookupError(y)
 
 
 def test_blocks_share_a_namespace_and_errors_name_the_line(tmp_path):
-    chosen = blocks("page.md", PAGE)
+    chosen = list(blocks("page.md", PAGE))
     assert [(block.language, block.line) for block in chosen] == [(INDENTED, 2), ("python", 7), ("python", 11)]
     with pytest.raises(LookupError) as failed:
         run("page.md", chosen[1:], tmp_path)

@@ -46,10 +46,10 @@ def pair():
 def weights(cluster, case: Case, **settings) -> dict[str, np.ndarray]:
     """The trained parameters, equal on all workers, and the buffers of rank 0."""
     training = replace(case.training(AllReduce()), **settings)
-    found = cluster.gang(work.Fit(training), numbers(), case.columns())
-    for worker in found:
-        assert_equal(worker["parameters"], found[0]["parameters"])
-    return found[0]["parameters"] | found[0]["buffers"]
+    first, *others = cluster.gang(work.Fit(training), numbers(), case.columns())
+    for worker in others:
+        assert_equal(worker["parameters"], first["parameters"])
+    return first["parameters"] | first["buffers"]
 
 
 # ---- the strategy -------------------------------------------------------------------------------------------------
@@ -68,8 +68,7 @@ class TestMeanGradient(SynchronousContract):
 
 @pytest.mark.parametrize("case", [Case(batch_size=7), Case(batch_size=20, accumulate=2, weight="weight")])
 def test_strategy_ends_with_the_weights_of_all_reduce(pair, case):
-    found = weights(pair, case, strategy=MeanGradient())
-    assert_equal(found, weights(pair, case), 1e-12)
+    assert_equal(weights(pair, case, strategy=MeanGradient()), weights(pair, case), 1e-12)
 
 
 # ---- the algorithm ------------------------------------------------------------------------------------------------
@@ -83,11 +82,11 @@ class TestGradientDescent(AlgorithmContract):
 def test_algorithm_equals_parallel_sgd_with_shards_as_batches(shards):
     descent, averaging = GradientDescent(lr=0.05, rounds=8), ParallelSGD(rounds=8, shard_batch_size=ROWS)
     shards = ShardedData(data(), COLUMNS, shards).shards()
-    own, builtin = (states(each, shards, 8) for each in (descent, averaging))
-    for one, other in zip(own, builtin, strict=True):
-        for name, tensor in other["weights"].items():
-            assert torch.allclose(one["weights"][name], tensor, rtol=0, atol=1e-12)
-    assert descent.converged(own[-1])
+    descended, averaged = (states(algorithm, shards, 8) for algorithm in (descent, averaging))
+    for actual, expected in zip(descended, averaged, strict=True):
+        for name, tensor in expected["weights"].items():
+            assert torch.allclose(actual["weights"][name], tensor, rtol=0, atol=1e-12)
+    assert descent.converged(descended[-1])
     assert is_algorithm(descent)
 
 
@@ -131,9 +130,9 @@ def test_layout_runs_blocks_again_in_the_backward_pass():
 def test_reducer_ends_near_the_weights_of_exact_sums(pair):
     for optimizer in (partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=0.01)):
         case = Case(optimizer=optimizer, batch_size=12, precision="fp32")
-        found, exact = weights(pair, case, strategy=AllReduce(reduce=HalfPrecision())), weights(pair, case)
-        assert_equal(found, exact, 0.01)
-        assert any((found[name] != exact[name]).any() for name in exact)
+        actual, exact = weights(pair, case, strategy=AllReduce(reduce=HalfPrecision())), weights(pair, case)
+        assert_equal(actual, exact, 0.01)
+        assert any((actual[name] != exact[name]).any() for name in exact)
 
 
 class Doubling:
@@ -173,7 +172,7 @@ def test_strategy_needs_the_nouns_of_the_table_alone():
     assert not [node for node in ast.walk(example) if isinstance(node, ast.Import) and "sparkdl" in ast.unparse(node)]
     for node in ast.walk(example):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sparkdl"):
-            names = {each.name for each in node.names if inspect.isclass(resolve_name(f"{node.module}:{each.name}"))}
+            names = {alias.name for alias in node.names if inspect.isclass(resolve_name(f"{node.module}:{alias.name}"))}
             assert {nouns[name] for name in names} <= {node.module}
 
 

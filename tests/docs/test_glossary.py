@@ -51,7 +51,7 @@ def replaced(text: str) -> list[str]:
     """The words and phrases in a text that the glossary replaces."""
     text = " ".join(text.split())
     words = set(re.findall(r"[A-Za-z_]\w+", text)) & (IDENTIFIERS - PLAIN_WORDS)
-    return [*sorted(words), *(found[0] for pattern in PHRASES for found in re.finditer(pattern, text))]
+    return [*sorted(words), *(match[0] for pattern in PHRASES for match in re.finditer(pattern, text))]
 
 
 @pytest.mark.parametrize("path", [*PYTHON, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))

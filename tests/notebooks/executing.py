@@ -51,15 +51,8 @@ def executed(path: Path, folder: Path) -> NotebookNode:
     manager = AsyncKernelManager(
         kernel_name="python3", kernel_spec_manager=_kernels(folder), connection_file=str(folder / "connection.json")
     )
-    client = NotebookClient(
-        notebook,
-        km=manager,
-        timeout=LONGEST,
-        record_timing=False,
-        store_widget_state=False,
-        coalesce_streams=True,
-        resources={"metadata": {"path": str(folder / "work")}},
-    )
+    settings = {"timeout": LONGEST, "record_timing": False, "store_widget_state": False, "coalesce_streams": True}
+    client = NotebookClient(notebook, km=manager, resources={"metadata": {"path": str(folder / "work")}}, **settings)
     log = folder / "log"
     with log.open("wb") as written:
         try:
@@ -80,19 +73,19 @@ def _kernels(folder: Path) -> KernelSpecManager:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    own = {
+    settings = {
         "IPYTHONDIR": str(folder / "ipython"),
         "MPLCONFIGDIR": str(ROOT / "build" / "matplotlib"),  # its list of fonts takes seconds to make
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm's, of ipywidgets
     }
-    found = driver_environment(folder / "local", **own)
-    return {name: value for name, value in found.items() if name not in ("COLUMNS", "LINES")}  # of this terminal
+    environment = driver_environment(folder / "local", **settings)
+    return {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}  # of this terminal
 
 
 def main(arguments: Sequence[str]) -> None:
     share_classes()
-    for path in [Path(each) for each in arguments] or notebooks():
+    for path in list(map(Path, arguments)) or notebooks():
         with tempfile.TemporaryDirectory() as folder:
             nbformat.write(executed(path, Path(folder)), path)
         print(f"{os.path.relpath(path)}: {path.stat().st_size // 1000} kB", flush=True)

@@ -58,9 +58,9 @@ def test_notebook_was_executed_and_has_the_needed_metadata_alone(path):
     assert all(cell.metadata == {} for cell in notebook.cells)
     assert all(output.metadata == {} for cell in cells for output in cell.outputs if "data" in output)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    found = {kind for cell in cells for kind in kinds(cell)}
-    assert "error" not in found
-    assert {"progress", "table", "picture"} <= found
+    shown = {kind for cell in cells for kind in kinds(cell)}
+    assert "error" not in shown
+    assert {"progress", "table", "picture"} <= shown
 
 
 @each_notebook
@@ -69,7 +69,7 @@ def test_outputs_name_no_machine_and_standard_error_has_progress_alone(path):
     assert not [text for text in texts if PLACES.search(text) or str(ROOT) in text or sys.prefix in text]
     assert host == "localhost" or not [text for text in texts if re.search(rf"\b{re.escape(host)}\b", text)]
     streams = [output for cell in code(path) for output in cell.outputs if output.output_type == "stream"]
-    lines = [line for each in streams if each.name == "stderr" for line in each.text.splitlines()]
+    lines = [line for stream in streams if stream.name == "stderr" for line in stream.text.splitlines()]
     assert lines
     assert not [line for line in lines if not PROGRESS.match(line) or "\r" in line]
 
