@@ -29,13 +29,8 @@ from sparkdl.training.objective import ModelFactory, Objective
 class Scorer:
     """Scores rows in a Python worker.
 
-    Attributes:
-        factory: makes the module.
-        weights: safetensors bytes; empty if the factory carries them, as a ``Program`` does.
-        outputs: the output columns.
-        precision: the precision of the training.
-        columns: the input columns. The model gets their NaN and infinite values unchanged.
-        collate: transforms every batch; default: none.
+    ``weights`` are empty if the factory carries them, as a ``Program`` does. ``precision`` is the training's. The model
+    gets NaN and infinite values unchanged.
     """
 
     factory: ModelFactory | nn.Module
@@ -48,11 +43,7 @@ class Scorer:
     def scores(
         self, batches: Iterable[tuple[pa.Array, ...] | pa.Array], loaded: CachedModel | None = None
     ) -> Iterator[pa.Array]:
-        """Yield a struct array for each tuple of input arrays; Spark passes a single column without a tuple.
-
-        Args:
-            batches: arrays of one length, of the input columns in order.
-            loaded: the model; default: a new one.
+        """Yield a struct array for each batch, a tuple of input arrays; Spark passes a single column without a tuple.
 
         Raises:
             InvalidInput: the data cannot be read, or the model's output has the wrong shape for its kind.

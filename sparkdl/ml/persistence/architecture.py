@@ -31,11 +31,7 @@ def save_architecture(
 ) -> tuple[dict[str, bytes], dict[str, Any]]:
     """Make the files of an architecture with its weights, and its fields for the metadata.
 
-    Args:
-        factory: makes the module.
-        weights: safetensors; empty if the factory carries them.
-        module: makes the trained module.
-        program: makes the bytes of a torch.export program, or raises InvalidInput.
+    ``weights`` are empty if the factory carries them. ``program`` makes the bytes of a torch.export program, or raises.
 
     Raises:
         InvalidInput: the factory has no importable name, cannot be exported, and cannot be pickled.

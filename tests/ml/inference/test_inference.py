@@ -175,9 +175,9 @@ def test_copies_share_one_broadcast(spark):
 def test_without_a_context_the_query_carries_the_model():
     with pytest.warns(UserWarning, match="no SparkContext"):
         shipped = ModelBroadcast().ship(scorer(nets.Line), SimpleNamespace())  # as a session of Spark Connect
-    (found,) = cloudpickle.loads(cloudpickle.dumps(shipped)).scores([floats(*X.tolist())])
+    (result,) = cloudpickle.loads(cloudpickle.dumps(shipped)).scores([floats(*X.tolist())])
     (expected,) = scorer(nets.Line).scores([floats(*X.tolist())])
-    assert found.equals(expected)
+    assert result.equals(expected)
 
 
 @dataclass(frozen=True)
@@ -302,6 +302,6 @@ def test_stream_of_files(spark, tmp_path):
     query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
     assert query.awaitTermination(120), query.status
     assert query.exception() is None
-    found = spark.read.parquet(out).orderBy("row").collect()
-    assert found == model.transform(spark.read.parquet(folder)).select("row", "prediction").orderBy("row").collect()
-    assert len(found) == 50
+    result = spark.read.parquet(out).orderBy("row").collect()
+    assert result == model.transform(spark.read.parquet(folder)).select("row", "prediction").orderBy("row").collect()
+    assert len(result) == 50

@@ -35,8 +35,8 @@ def expected(factory=nets.scores, *inputs) -> np.ndarray:
 
 
 def columns(model: TorchModel, data: object) -> dict[str, np.ndarray]:
-    found = InProcess(model).predict(data)
-    return {name: np.stack(list(found[name])) for name in found}
+    result = InProcess(model).predict(data)
+    return {name: np.stack(list(result[name])) for name in result}
 
 
 FORMS = {
@@ -52,11 +52,11 @@ FORMS = {
 
 @pytest.mark.parametrize("data", FORMS.values(), ids=FORMS)
 def test_forms_of_one_input(data):
-    found, scores = columns(made(), data), expected()
-    assert list(found) == ["prediction", "probability", "rawPrediction"]
-    np.testing.assert_array_equal(found["prediction"], scores.argmax(1))
-    np.testing.assert_allclose(found["rawPrediction"], scores, rtol=1e-6)
-    np.testing.assert_allclose(found["probability"].sum(1), 1, rtol=1e-6)
+    result, scores = columns(made(), data), expected()
+    assert list(result) == ["prediction", "probability", "rawPrediction"]
+    np.testing.assert_array_equal(result["prediction"], scores.argmax(1))
+    np.testing.assert_allclose(result["rawPrediction"], scores, rtol=1e-6)
+    np.testing.assert_allclose(result["probability"].sum(1), 1, rtol=1e-6)
 
 
 def test_several_inputs_by_name():
@@ -67,9 +67,9 @@ def test_several_inputs_by_name():
     }
     wanted = expected(nets.Scaled, arrays["x"], arrays["kind"].astype(np.int64), arrays["price"].astype(np.float32))
     data = pd.DataFrame({name: list(values) for name, values in arrays.items()}, index=[7, 5, 3, 1])
-    found = InProcess(scaled()).predict(data)
-    np.testing.assert_allclose(found["prediction"], wanted, rtol=1e-6)
-    assert list(found.index) == [7, 5, 3, 1]
+    result = InProcess(scaled()).predict(data)
+    np.testing.assert_allclose(result["prediction"], wanted, rtol=1e-6)
+    assert list(result.index) == [7, 5, 3, 1]
     np.testing.assert_allclose(columns(scaled(), arrays)["prediction"], wanted, rtol=1e-6)
 
 
@@ -91,8 +91,8 @@ def test_names_missing_numbers_and_no_rows():
     assert np.isnan(columns(made(), rows)["prediction"]).tolist() == [True] + [False] * 19
     scalars = pd.DataFrame({"x": [1.0, np.nan]})
     assert np.isnan(columns(made(nn.PReLU, "regressor"), scalars)["prediction"]).tolist() == [False, True]
-    found = InProcess(made()).predict(np.empty((0, 3), np.float32))
-    assert (list(found), len(found)) == (["prediction", "probability", "rawPrediction"], 0)
+    result = InProcess(made()).predict(np.empty((0, 3), np.float32))
+    assert (list(result), len(result)) == (["prediction", "probability", "rawPrediction"], 0)
 
 
 @pytest.mark.parametrize(

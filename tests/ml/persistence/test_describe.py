@@ -85,10 +85,10 @@ def test_descriptions_are_equal_in_another_process():
         "print([describe(make(0)) for make in VARIANTS])"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "17"}
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], check=True, env=environment, capture_output=True, text=True, timeout=100
     )
-    assert found.stdout.strip() == str([describe(make(0)) for make in VARIANTS])
+    assert result.stdout.strip() == str([describe(make(0)) for make in VARIANTS])
 
 
 # ---- Params ----------------------------------------------------------------------------------------------------------
@@ -129,9 +129,9 @@ def test_params_of_nested_estimators_count(spark):
 
 
 def test_default_params_of_estimator_have_no_hash(spark):
-    found = describe(TorchClassifier(model=scope(0)))
-    assert {name for name, value in found.items() if value != str(value).split(" ")[0]} >= {"model", "loss"}
-    assert found["optimizer"] == "partial(Adam, lr=0.001)"
+    result = describe(TorchClassifier(model=scope(0)))
+    assert {name for name, value in result.items() if value != str(value).split(" ")[0]} >= {"model", "loss"}
+    assert result["optimizer"] == "partial(Adam, lr=0.001)"
 
 
 # ---- code ------------------------------------------------------------------------------------------------------------
@@ -212,11 +212,11 @@ def test_code_and_globals_of_program_count(name, given, counts):
     """Docstrings, comments, line numbers and a library's objects do not count."""
 
     def described(**given: Any) -> list[Any]:
-        found: dict[str, Any] = {"__name__": name}
+        names: dict[str, Any] = {"__name__": name}
         with pytest.MonkeyPatch.context() as patch:  # a data class looks its module up
             patch.setitem(sys.modules, name, ModuleType(name))
-            exec(CODE.format(**GIVEN | given), found)  # as a notebook does
-            return [describe(found[name]) for name in ("make", "Net", "cached")]
+            exec(CODE.format(**GIVEN | given), names)  # as a notebook does
+            return [describe(names[name]) for name in ("make", "Net", "cached")]
 
     before, after = described(), described(**given)
     assert before == described()

@@ -154,8 +154,8 @@ class Marks:
 
 def rewritten(archive: bytes, changes: dict[str, Any]) -> bytes:
     """The archive with changed files: bytes, None to delete a file, or a function that changes its JSON."""
-    with zipfile.ZipFile(io.BytesIO(archive)) as found:
-        files = {name.partition("/")[2]: found.read(name) for name in found.namelist()}
+    with zipfile.ZipFile(io.BytesIO(archive)) as stored:
+        files = {name.partition("/")[2]: stored.read(name) for name in stored.namelist()}
     for name, change in changes.items():
         if callable(change):
             held = json.loads(files[name])

@@ -236,8 +236,8 @@ if __name__ == "__main__":
         pipeline.save(folder + "/pipeline")
         fitted.save(folder + "/fitted")
         named = TorchModel.load(folder + "/named")
-        found = predictions(fitted, rows), predictions(named, assembler().transform(rows))
-        Path(folder, "predictions").write_text(json.dumps(found))
+        result = predictions(fitted, rows), predictions(named, assembler().transform(rows))
+        Path(folder, "predictions").write_text(json.dumps(result))
 """
 
 

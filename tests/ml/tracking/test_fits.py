@@ -63,10 +63,10 @@ def test_fit_and_resumed_fit(data, store, tmp_path, number):
     assert len(list((tmp_path / "tb").glob("events*"))) == len(runs(store)) == 2
     location = client.get_logged_model(run.outputs.model_outputs[0].model_id).artifact_location
     rows = model.transform(data).toPandas()
-    found = mlflow.pyfunc.load_model(location).predict(rows[["x"]])
-    np.testing.assert_array_equal(found["prediction"], rows["prediction"])
+    result = mlflow.pyfunc.load_model(location).predict(rows[["x"]])
+    np.testing.assert_array_equal(result["prediction"], rows["prediction"])
     probabilities = [each.toArray() for each in rows["probability"]]
-    np.testing.assert_allclose(np.stack(list(found["probability"])), probabilities, rtol=1e-5)
+    np.testing.assert_allclose(np.stack(list(result["probability"])), probabilities, rtol=1e-5)
 
 
 def failing() -> torch.nn.Module:

@@ -30,8 +30,8 @@ _LOAD = """
 import json, sys
 import mlflow, numpy as np, pandas as pd
 for uri, x in json.loads(sys.argv[1]):
-    found = mlflow.pyfunc.load_model(uri).predict(pd.DataFrame({"x": x}))
-    print(json.dumps({name: np.stack(list(found[name])).tolist() for name in found}))
+    result = mlflow.pyfunc.load_model(uri).predict(pd.DataFrame({"x": x}))
+    print(json.dumps({name: np.stack(list(result[name])).tolist() for name in result}))
 from pyspark import SparkContext
 assert SparkContext._gateway is None
 """
@@ -114,8 +114,8 @@ def test_inputs_signature_and_requirements(loaded):
     model = loaded(made())
     frames = [pd.DataFrame({"x": list(X)}), pd.DataFrame({"x": X.astype(np.float64).tolist(), "more": 1})]
     for data in (X, {"x": X}, *frames):
-        found = model.predict(data)
-        check_same({name: np.stack(list(found[name])) for name in found}, predict(made(), X))
+        result = model.predict(data)
+        check_same({name: np.stack(list(result[name])) for name in result}, predict(made(), X))
     signature = model.metadata.signature
     assert [(each.name, each.shape, str(each.type)) for each in signature.inputs] == [("x", (-1, 3), "float32")]
     assert signature.outputs.input_names() == ["prediction", "probability", "rawPrediction"]
