@@ -99,7 +99,7 @@ class Proxy:
             ways = {worker: ("worker", driver), driver: ("driver", worker)}
             while ways:
                 for way in select.select(list(ways), [], [], LONG)[0]:
-                    name, other = ways[way]
+                    name, target = ways[way]
                     received = b""
                     with contextlib.suppress(ConnectionResetError):
                         received = way.recv(1 << 16)
@@ -109,9 +109,9 @@ class Proxy:
                     self.recorded[name] += received
                     if received:
                         with contextlib.suppress(OSError):  # the other side has closed
-                            other.sendall(received)
+                            target.sendall(received)
                     else:
-                        shut(other)
+                        shut(target)
                         del ways[way]
 
     def join(self) -> dict[str, bytes]:

@@ -84,13 +84,13 @@ def test_object_store_gets_collected_lines(store, monkeypatch: pytest.MonkeyPatc
     assert read_events(folder) == [event(1), event(2)]
     monkeypatch.setattr(module, "SECONDS", 60.0)
     monkeypatch.setattr(module, "BYTES", 100)
-    other = open_event_file(folder, "driver")  # as of another process: its files have other names
-    other.append(lines(event(3)))
-    other.flush()
+    second = open_event_file(folder, "driver")  # as of another process: its files have other names
+    second.append(lines(event(3)))
+    second.flush()
     file.append(lines(event(4))[:1])
     file.close()
     assert read_events(folder) == [event(1), event(2), event(3), event(4)]
-    assert file.lost == other.lost == 0
+    assert file.lost == second.lost == 0
 
 
 def test_unreachable_store_counts_lost_lines_and_hides_credentials(caplog: pytest.LogCaptureFixture) -> None:

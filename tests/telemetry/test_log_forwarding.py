@@ -50,7 +50,7 @@ def test_info_sends_printed_lines(events, capsys) -> None:
 def test_malformed_record_is_skipped(events, capsys) -> None:
     before = list(logging.getLogger().handlers)
     with forwarding(logging.WARNING):
-        [handler] = [each for each in logging.getLogger().handlers if each not in before]
+        [handler] = [added for added in logging.getLogger().handlers if added not in before]
         for message, argument in (("%d rows", "three"), ("%s", "next")):
             handler.handle(logging.LogRecord("app", logging.WARNING, "app.py", 1, message, (argument,), None))
     assert [event.payload["message"] for event in events] == ["next"]

@@ -160,11 +160,11 @@ def _verdict(run: RunData) -> str:
 
 def _figures(run: RunData) -> dict[str, str | None]:
     last, report = (run.history[-1] if run.history else {}), run.report
-    apart = run.noun == "member"  # an ensemble's members have no last row
-    name = next((name for name in _LAST if isinstance(last.get(name), float) and not apart), None)
+    members = run.noun == "member"  # an ensemble's members have no last row
+    name = next((name for name in _LAST if isinstance(last.get(name), float) and not members), None)
     sizes = report.get("workers") or [event.payload["size"] for event in run.of_kind("attempt")]
     restarts = report.get("restarts", len(run.of_kind("restart")) if run.events else None)
-    rates = [] if apart else [event.payload.get("rows_per_second") for event in run.of_kind("progress")[-1:]]
+    rates = [] if members else [event.payload.get("rows_per_second") for event in run.of_kind("progress")[-1:]]
     lost = report.get("events_dropped")
     return {
         f"{run.unit}s": f"{len(run.history):,}" if run.history else None,

@@ -9,7 +9,16 @@ from sparkdl.telemetry.html import RunData
 from tests.telemetry.html.made import event, gang, progress, run, step
 
 BEGIN, END = event("begin", 0), event("end", 100, error=None)
-ADMM = [{"round": each, "primal": 2.0 / each, "dual": 1.0 / each, "rho": 0.1, "seconds": 1.0} for each in (1, 2, 3)]
+ADMM = [{"round": at, "primal": 2.0 / at, "dual": 1.0 / at, "rho": 0.1, "seconds": 1.0} for at in (1, 2, 3)]
+LATE_RESTART = event("restart", 18_000, cause="", seconds=0.0)
+MEMBERS = [
+    {"member": member, "epoch": 5, "step": 50, "loss": loss, "seconds": 10.0 + member}
+    for member, loss in enumerate((0.5, 0.3, 0.4))
+]
+STACKED = [
+    {"member": 0, "base": 0, "fold": 1, "seconds": 1.0},
+    {"member": 1, "base": None, "fold": None, "seconds": 2.0},
+]
 ASIDE = ("epoch", "round", "member", "step", "samples", "seconds", "rows_per_second", "seed", "fold", "base")
 
 
@@ -20,10 +29,10 @@ def rows(*values: float) -> list[dict[str, float]]:
 
 def went_back() -> RunData:
     """The running loss of rank 0, of which a second attempt takes steps again."""
-    told = [progress(step, 1 / step, at=step) for step in (1, 4, 8, 12)]
-    told += [progress(step, 1 / step, attempt=1, at=20 + step) for step in (6, 10)]
-    told += [progress(9, 7.0, rank=1, at=9), progress(11, None, at=11), progress(11, math.nan, at=11)]
-    return run(*told, history=rows(0.5))
+    steps = [progress(step, 1 / step, at=step) for step in (1, 4, 8, 12)]
+    steps += [progress(step, 1 / step, attempt=1, at=20 + step) for step in (6, 10)]
+    steps += [progress(9, 7.0, rank=1, at=9), progress(11, None, at=11), progress(11, math.nan, at=11)]
+    return run(*steps, history=rows(0.5))
 
 
 def attempts() -> RunData:
@@ -40,14 +49,16 @@ def slowest() -> RunData:
     """Three ranks, of which the one on the second host is the slowest."""
     quick, slow = step(2, 0, forward=1.0, exchange=1.0), step(2, 1, forward=2.0)
     others = replace(quick, rank=2)
-    return run(replace(slow, host="two"), *(replace(each, host="one", time=each.time + 1) for each in (others, quick)))
+    return run(
+        replace(slow, host="two"), *(replace(event, host="one", time=event.time + 1) for event in (others, quick))
+    )
 
 
 def again() -> RunData:
     """A run that was restarted, and begun again a day later."""
     later = [event("begin", 86_400), event("end", 86_450, error=None)]
     first = [BEGIN, step(20, forward=10.0), event("restart", 40, cause="lost", seconds=1.0), END]
-    return run(*first, *(replace(each, time=each.time - 86_300) for each in later))
+    return run(*first, *(replace(event, time=event.time - 86_300) for event in later))
 
 
 def crowd() -> RunData:
@@ -84,23 +95,8 @@ CASES: dict[str, list[RunData]] = {
     ],
     "objective": [run(history=[{"round": 1, "objective": 0.5, "gradient": 0.1}])],
     "ADMM": [run(BEGIN, step(8, forward=6.0), step(8, 1, other=4.0), END, history=ADMM)],
-    "ensemble": [
-        run(
-            history=[
-                {"member": member, "epoch": 5, "step": 50, "loss": loss, "seconds": 10.0 + member}
-                for member, loss in enumerate((0.5, 0.3, 0.4))
-            ],
-            report={"seconds": 3.0},
-        )
-    ],
-    "stacking": [
-        run(
-            history=[
-                {"member": 0, "base": 0, "fold": 1, "seconds": 1.0},
-                {"member": 1, "base": None, "fold": None, "seconds": 2.0},
-            ]
-        )
-    ],
+    "ensemble": [run(history=MEMBERS, report={"seconds": 3.0})],
+    "stacking": [run(history=STACKED)],
     "throughput": [run(BEGIN, *(step(100, rank, rows=1000, forward=100.0) for rank in (0, 1)), END)],
     "throughput by row": [run(history=[{"epoch": 1, "rows_per_second": 10.4}, {"epoch": 2, "rows_per_second": 20.0}])],
     "no rows": [run(BEGIN, step(5, forward=1.0), history=[{"round": 1, "primal": 1.0}])],
@@ -114,20 +110,13 @@ CASES: dict[str, list[RunData]] = {
     "timeline": [run(BEGIN, step(50, 0, forward=50.0), step(50, 1, feed=25.0), END)],
     "again": [again()],
     "same size": [run(BEGIN, *(event("attempt", at, attempt=at, size=2) for at in range(3)), END)],
-    "hours": [
-        run(
-            BEGIN,
-            step(20_000, rows=10, forward=10.0),
-            event("restart", 18_000, cause="", seconds=0.0),
-            event("end", 36_000),
-        )
-    ],
+    "hours": [run(BEGIN, step(20_000, rows=10, forward=10.0), LATE_RESTART, event("end", 36_000))],
     "failed": [attempts()],
     "open": [run(event("begin", 0), event("heartbeat", 61, 0), last=1_800_000_061.0)],
     "not over": [run(*gang().events[:-1], history=gang().history)],
     "verdict": [run(report={"verdict": "All is well."}, configuration={"inputCols": ["x"], "patience": None})],
     "slowest": [slowest()],
     "messages": [messages()],
-    "long history": [run(history=[{"epoch": 1, "note": "x" * 50}, *rows(*(1 / each for each in range(1, 201)))])],
+    "long history": [run(history=[{"epoch": 1, "note": "x" * 50}, *rows(*(1 / epoch for epoch in range(1, 201)))])],
     "nothing": [run()],
 }

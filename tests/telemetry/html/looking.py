@@ -39,11 +39,11 @@ addEventListener("load", () => setTimeout(() => {
 
 def find_browser() -> Browser:
     """The browser; without one the test is skipped, or fails where SPARKDL_REQUIRE_BROWSER is set."""
-    found = Browser.find()
-    if found is None:
+    browser = Browser.find()
+    if browser is None:
         say = pytest.fail if os.environ.get("SPARKDL_REQUIRE_BROWSER") else pytest.skip
         say(f"there is no {' and no '.join(PROGRAMS)}; conf/chromium.sh installs one or prints the packages")
-    return found
+    return browser
 
 
 def look(browser: Browser, html: str, folder: Path, **window: int | bool) -> SimpleNamespace:

@@ -61,7 +61,7 @@ def test_light_and_dark_have_contrast(browser, tmp_path, dark):
     assert contrast(page.probe["text"], page.probe["ground"]) > 7
     for chart in page.charts.values():
         assert contrast(chart["ink"], page.probe["ground"]) > 7
-    shades = [f"rgb({', '.join(str(int(each[at : at + 2], 16)) for at in (1, 3, 5))})" for each in LINES]
+    shades = [f"rgb({', '.join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))})" for colour in LINES]
     assert min(contrast(shade, page.probe["ground"]) for shade in shades) > 2
 
 

@@ -18,7 +18,7 @@ BEGIN = event("begin", 0)
 
 
 def test_long_history_is_thinned_and_keeps_its_end():
-    chart = history_charts.loss([run(history=rows(*(1 / each for each in range(1, 10_001))))])
+    chart = history_charts.loss([run(history=rows(*(1 / epoch for epoch in range(1, 10_001))))])
     [line] = chart.figure.data
     assert MOST_POINTS // 2 < len(line.x) <= MOST_POINTS + 1
     assert (line.x[0], line.x[-1], line.y[-1]) == (1, 10_000, 1e-4)
@@ -31,8 +31,8 @@ def test_only_first_metrics_have_charts():
 
 def test_long_names_are_cut_and_stay_unique():
     names = ["short", "a" * 100 + "/one", "a" * 100 + "/two", "a" * 99 + "/one", "<b>"]
-    found = labels(names)
-    assert found == ["short", *(f"{'a' * 9}…{'a' * 14}/{end}" for end in ("one", "two", "one (4)")), "&lt;b&gt;"]
+    cut = [f"{'a' * 9}…{'a' * 14}/{end}" for end in ("one", "two", "one (4)")]
+    assert labels(names) == ["short", *cut, "&lt;b&gt;"]
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_long_names_are_cut_and_stay_unique():
     ],
 )
 def test_rows_are_spread_over_steps_and_none_is_lost(steps, seconds, expected):
-    found, size = rates(run(BEGIN, *steps, event("end", seconds)))
-    assert (sum(map(sum, found.values())) * size if found else None) == pytest.approx(expected)
+    by_rank, size = rates(run(BEGIN, *steps, event("end", seconds)))
+    assert (sum(map(sum, by_rank.values())) * size if by_rank else None) == pytest.approx(expected)
 
 
 def test_each_bin_has_its_longest_known_phase():

@@ -28,9 +28,9 @@ def shown(value: Any) -> Any:
         value = [[cell.text + f" ({cell.kind})" * bool(cell.kind) for cell in row] for row in cells]
         return shown(value) if len(value) > 1 else None
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: shown(each) for name, each in vars(value).items() if name != "figure"}
+        return {name: shown(item) for name, item in vars(value).items() if name != "figure"}
     if isinstance(value, dict):
-        return {name: shown(each) for name, each in value.items()}
+        return {name: shown(item) for name, item in value.items()}
     if isinstance(value, (list, tuple, set)):
         items = [shown(item) for item in (sorted(value) if isinstance(value, set) else value)]
         if len(items) <= MOST:
