@@ -50,14 +50,10 @@ class Checkpoint:
 
 
 class Saver:
-    """Saves one checkpoint after another in a thread.
-
-    Attributes:
-        cost: seconds that the last checkpoint took after its copy; None before the first.
-    """
+    """Saves one checkpoint after another in a thread."""
 
     def __init__(self, checkpoints: Checkpoints, world: World) -> None:
-        self.cost: float | None = None
+        self.cost: float | None = None  # seconds of the last checkpoint after its copy; None before the first
         self._checkpoints = checkpoints
         self._world = replace(world)  # the original loses its store when the gang ends
         self._given_up = threading.Event()

@@ -70,11 +70,8 @@ class Checkpointer:
     def load(self, world: World, shard: Shard) -> dict[str, Any] | None:
         """Restore the newest usable state, on every worker together, with collectives.
 
-        If the gang's size has changed, the state comes from an epoch's end and may come from any worker.
-
-        Returns:
-            This worker's state, as ``TrainerState.state`` returned it after a step common to all; None without a
-            checkpoint or a shared directory.
+        Returns this worker's ``TrainerState.state`` after a step common to all; None without a checkpoint or a shared
+        directory. If the gang's size has changed, the state is of an epoch's end and may come from any worker.
 
         Raises:
             InvalidInput: the checkpoints belong to another run or other data, or a worker cannot see them.

@@ -21,12 +21,8 @@ def restore(
 ) -> tuple[Manifest, dict[str, bytes]] | None:
     """Restore the newest checkpoint whose shards every worker can read; all workers call it together.
 
-    Args:
-        checkpoints: the run's.
-        rank: this worker's.
-        agree: gives every worker's value to every worker, such as ``World.all_gather_json``.
-        pick: returns the shards that this worker needs, from the manifest.
-        accept: called on rank 0: whether the gang can resume from a checkpoint; default: from all.
+    ``agree`` gives every worker's value to every worker, such as ``World.all_gather_json``. ``pick`` returns the shards
+    that this worker needs. ``accept``, called on rank 0, tells whether the gang can resume from a checkpoint.
 
     Returns:
         The manifest, equal on all workers, and the verified bytes of the shards; None without a usable checkpoint.

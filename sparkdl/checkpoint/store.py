@@ -140,8 +140,7 @@ class Checkpoints:
             Fenced: a newer attempt has started, or this writer did not announce this one. If it started during the
                 commit, the checkpoint exists nevertheless, and nothing is pruned.
             CheckpointDamaged: a shard is missing or has another size, as when workers do not share the directory.
-            InvalidInput: the checkpoint is committed already. Or ``digests`` is empty or has duplicates, the name does
-                not match the clock, or ``extra`` is not JSON.
+            InvalidInput: the checkpoint exists already, a digest is missing or double, or name or ``extra`` is invalid.
         """
         parsed = _parse(name)
         shards = {digest.shard: digest for digest in sorted(digests, key=lambda digest: digest.shard)}
@@ -197,14 +196,9 @@ class Checkpoints:
     def latest(self, *, verify: bool = True, before: str | None = None) -> tuple[str, Reader] | None:
         """The newest intact checkpoint, by attempt, epoch and step; None if there is none.
 
-        A damaged checkpoint is skipped with a warning that names the damage.
-
-        Args:
-            verify: read every shard and check its hash; else check only presence and size.
-            before: consider only checkpoints older than this one.
-
-        Raises:
-            InvalidInput: the directory belongs to another run, or another version of sparkdl wrote the checkpoint.
+        A damaged checkpoint is skipped with a warning that names the damage. ``verify`` reads every shard and checks
+        its hash; else only presence and size are checked. ``before`` considers only checkpoints older than this one.
+        Raises InvalidInput if the directory belongs to another run or another version of sparkdl.
         """
         end = None if before is None else _parse(before)
         for name in reversed(self.names()):

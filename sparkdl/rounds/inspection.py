@@ -76,11 +76,9 @@ def _probed(shard: Shard) -> Tensor:
 
 
 def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:
-    """Inspect all shards.
+    """Inspect all shards; raises InvalidInput without training or validation rows, or for an invalid label.
 
-    Raises:
-        InvalidInput: training or validation rows are missing, or a label is invalid.
-        WorkerFailed: the model or the loss fails on the rows.
+    WorkerFailed is raised if the model or the loss fails on the rows.
     """
     _, notes = jobs.run(work, {})
     training, validation = (tuple(note["rows"][kind] for note in notes) for kind in (0, 1))

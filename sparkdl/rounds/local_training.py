@@ -32,13 +32,9 @@ class Local:
     pull: Pull | None = None
 
     def train(self, objective: Objective, module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:
-        """Train the module in place on a single shard (``as_only_shard``).
+        """Train the module in place on a single shard (``as_only_shard``); raises InvalidInput if a loss is not finite.
 
-        Returns:
-            Sum of the last epoch's losses, each before its step, and their mass; float64 scalars.
-
-        Raises:
-            InvalidInput: a loss is not finite.
+        Returns the sum of the last epoch's losses, each before its step, and their mass; float64 scalars.
         """
         criterion, seed = objective.criterion(), generator(*self.key, self.round).initial_seed()
         parameters = list(trainable(module).values())

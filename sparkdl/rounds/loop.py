@@ -74,41 +74,23 @@ class Round:
 
 @dataclass
 class Rounds:
-    """A run of rounds.
-
-    Attributes:
-        algorithm: the algorithm.
-        objective: the training objective.
-        seed: seed of the initial weights and of all random numbers.
-        checkpoints: where to save the state after every round; default: nowhere.
-        memories: directory of the local states, which all tasks can read; default: none.
-        max_rounds: largest number of rounds; default: no limit.
-        max_seconds: seconds after which no round begins; default: no limit.
-        patience: stop after this many rounds without a smaller loss, with the best round's weights; default: none.
-        classes: valid class labels; None if targets are not class indices.
-        transforms: transforms of batches; default: none.
-        listener: called with the history's row after every round; default: none.
-        restored: called with the history after a resume; default: none.
-        summary: summary of the data, once the run has begun.
-        best: the best round, from 1; None without ``patience``.
-        sent: bytes of the updates that all shards sent.
-    """
+    """A run of rounds."""
 
     algorithm: Algorithm
     objective: Objective
-    seed: int = 0
-    checkpoints: Checkpoints | None = None
-    memories: str | None = None
+    seed: int = 0  # of the initial weights and of all random numbers
+    checkpoints: Checkpoints | None = None  # where to save the state after every round
+    memories: str | None = None  # directory of the local states, which all tasks can read
     max_rounds: int | None = None
-    max_seconds: float | None = None
-    patience: int | None = None
-    classes: Classes | None = None
+    max_seconds: float | None = None  # after which no round begins
+    patience: int | None = None  # stop after this many rounds without a smaller loss, with the best round's weights
+    classes: Classes | None = None  # None if targets are not class indices
     transforms: Transforms | None = None
-    listener: Callable[[dict[str, Any]], None] | None = None
-    restored: Callable[[list[dict[str, Any]]], None] | None = None
-    summary: DataSummary | None = field(default=None, init=False)
-    best: int | None = field(default=None, init=False)
-    sent: int = field(default=0, init=False)
+    listener: Callable[[dict[str, Any]], None] | None = None  # called with the history's row after every round
+    restored: Callable[[list[dict[str, Any]]], None] | None = None  # called with the history after a resume
+    summary: DataSummary | None = field(default=None, init=False)  # of the data, once the run has begun
+    best: int | None = field(default=None, init=False)  # the best round, from 1; None without ``patience``
+    sent: int = field(default=0, init=False)  # bytes of the updates that all shards sent
 
     def run(self, jobs: TaskRunner) -> tuple[State, list[dict[str, Any]]]:
         """Run rounds until the algorithm is done.

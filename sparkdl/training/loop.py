@@ -40,9 +40,7 @@ class Training(TrainingSpec):
 def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
     """Train one replica together with the other workers of the gang.
 
-    Raises:
-        InvalidInput: there are no training rows, the data do not fit the model, or a saved state is of another run.
-        PeerLost: another worker was lost.
+    Raises InvalidInput if the data do not fit, or a saved state is of another run; PeerLost if a worker was lost.
     """
     group = world.group()
     with _seeded(training.seed, world):

@@ -117,12 +117,10 @@ def local_states(metrics: Metrics) -> dict[str, dict[str, Any]]:
 
 
 def together(metrics: Metrics, states: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Exact values of metrics over the states of several processes, each from ``local_states``; resets the metrics.
+    """Exact values of metrics over ``local_states`` of several processes; resets the metrics.
 
-    Processes without rows are left out, since an empty state lacks the dtype and shape of a filled one.
-
-    Returns:
-        By name a number, a list of numbers, or a dict of these; NaN if no process has rows.
+    Processes without rows are left out, since an empty state lacks the dtype and shape of a filled one. A value is a
+    number, a list of numbers, or a dict of these; NaN if no process has rows.
     """
     values = {}
     for name, metric in metrics.items():

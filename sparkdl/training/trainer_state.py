@@ -86,11 +86,8 @@ class TrainerState:
     def state(self) -> dict[str, Any]:
         """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.
 
-        Returns:
-            ``"alike"``, dicts of tensors that are equal on all workers; and ``"own"``, this worker's rest.
-
-        Raises:
-            InvalidInput: the state was requested within a step.
+        It has ``"alike"``, dicts of tensors that are equal on all workers, and ``"own"``, this worker's rest. Raises
+        InvalidInput within a step.
         """
         replica = self.replica.state_dict()
         alike = {"alike": replica.pop("alike")} if self.sync.replicated else {}

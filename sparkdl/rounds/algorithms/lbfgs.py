@@ -158,12 +158,7 @@ class LBFGS:
 
 
 def two_loops(g: Tensor, pairs: Sequence[Mapping[str, Tensor]]) -> Tensor:
-    """``H g`` by the two-loop recursion.
-
-    Args:
-        g: the gradient, ``[n]``.
-        pairs: the newest pairs ``(s, y)``, each ``[n]``, oldest first.
-    """
+    """``H g`` by the two-loop recursion over the newest pairs ``(s, y)``, oldest first; all are ``[n]``."""
     q, a = g.clone(), []
     rho = [1.0 / float(pair["y"] @ pair["s"]) for pair in pairs]
     for pair, weight in zip(reversed(pairs), reversed(rho), strict=True):
