@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.sessions import ROOT, session
-
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+ROOT = Path(__file__).resolve().parents[1]
 ARCHIVE = ROOT / "build" / "classes.jsa"
 
 # The tests' JVMs are short-lived: the optimising compiler would take half of their processor time.
@@ -40,12 +39,13 @@ def write(archive: Path) -> None:
     from pyspark import SparkContext
 
     with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": folder, "SPARK_LOCAL_IP": "127.0.0.1"}
         written = Path(folder, "classes.jsa")
         options = f"{_SHORT} -Xlog:disable -XX:ArchiveClassesAtExit={written}"
         # In one JVM, what a driver loads and what an executor does; then the daemons of a cluster.
-        with session(folder, "local[2]", driver__extraJavaOptions=options) as spark:
+        with _session("local[2]", options, folder) as spark:
             _work(spark, folder)
-        with session(folder, "local-cluster[1,1,1024]", driver__extraJavaOptions=options) as spark:
+        with _session("local-cluster[1,1,1024]", options, folder) as spark:
             spark.range(10).repartition(1).count()
             jvm: Any = spark.sparkContext._jvm  # the class that an executor begins with:
             jvm.java.lang.Class.forName("org.apache.spark.executor.CoarseGrainedExecutorBackend")
@@ -59,6 +59,21 @@ def write(archive: Path) -> None:
         archive.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(shutil.copy(written, archive.with_suffix(".tmp")))
         unfinished.replace(archive)
+
+
+def _session(master: str, options: str, folder: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.driver.extraJavaOptions": options,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": 2,
+        "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+    }
+    return SparkSession.builder.master(master).config(map=settings).getOrCreate()
 
 
 def _work(spark: SparkSession, folder: str) -> None:
