@@ -25,7 +25,7 @@ def pair(spool):
 
 
 @pytest.fixture(scope="module")
-def whole(pair):
+def expected(pair):
     return undisturbed(pair)
 
 

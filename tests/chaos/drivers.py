@@ -60,8 +60,8 @@ def main(folder: str, *fault: str) -> None:
         how, rank, step, phase = fault
         callbacks.append(Fault(how, int(rank), int(step), f"{folder}/mark", phase))
     with LocalCluster(SIZE, timeout=60) as cluster:
-        found = fit(Supervisor(cluster, back_off=0, heartbeat_timeout=30), Path(folder), *callbacks)
-    Path(folder, "result").write_bytes(pickle.dumps(found))
+        trained = fit(Supervisor(cluster, back_off=0, heartbeat_timeout=30), Path(folder), *callbacks)
+    Path(folder, "result").write_bytes(pickle.dumps(trained))
 
 
 if __name__ == "__main__":

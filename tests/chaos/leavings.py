@@ -21,13 +21,13 @@ def descendants(pid: int | None = None) -> set[int]:
 
 def tcp(pids: Iterable[int], *states: str) -> set[tuple[str, int]]:
     """Address and port of the TCP sockets of some processes, in all states or in some."""
-    found = set()
+    addresses = set()
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
             for socket in psutil.Process(pid).net_connections("tcp"):
                 if not states or socket.status in states:
-                    found.add(tuple(socket.laddr))
-    return found
+                    addresses.add(tuple(socket.laddr))
+    return addresses
 
 
 def listening(pids: Iterable[int]) -> set[tuple[str, int]]:

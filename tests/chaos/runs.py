@@ -154,13 +154,13 @@ def undisturbed(cluster: Any, **options: Any) -> Any:
     return cluster.gang(training(**options), table(), columns(size=cluster.size))
 
 
-def assert_alike(found: Sequence[Any], expected: Sequence[Any]) -> None:
-    """Two runs ended with the same bits."""
-    for one, other in zip(found, expected, strict=True):
-        assert one.weights == other.weights
-        assert repr(untimed(one.history)) == repr(untimed(other.history))
+def assert_alike(actual: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Two runs ended with bit-identical weights and the same history."""
+    for worker, other in zip(actual, expected, strict=True):
+        assert worker.weights == other.weights
+        assert repr(untimed(worker.history)) == repr(untimed(other.history))
         for name in ("best_epoch", "inputs", "output", "rows", "bytes_per_step"):
-            assert one.report[name] == other.report[name]
+            assert worker.report[name] == other.report[name]
 
 
 def untimed(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

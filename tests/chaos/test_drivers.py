@@ -22,7 +22,7 @@ from tests.hosts.hosts import ended, until
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
 
-def test_same_command_resumes_after_driver_was_killed(whole, spool, tmp_path):
+def test_same_command_resumes_after_driver_was_killed(expected, spool, tmp_path):
     with driver(tmp_path, "orphan", 0, 6, "rename") as killed:
         assert killed.wait() == -signal.SIGKILL
         workers = [int(file.read_text()) for file in tmp_path.glob("pid-*")]
@@ -33,7 +33,7 @@ def test_same_command_resumes_after_driver_was_killed(whole, spool, tmp_path):
     shutil.rmtree(folder)
     with driver(tmp_path) as again:
         assert again.wait() == 0
-    assert_alike(pickle.loads((tmp_path / "result").read_bytes()), whole)  # noqa: S301 - our own
+    assert_alike(pickle.loads((tmp_path / "result").read_bytes()), expected)  # noqa: S301 - our own
     check_rows(tmp_path)
     check_checkpoints(tmp_path)
 
@@ -51,7 +51,7 @@ class Wakes:
             until(lambda: ended(self.driver), "the end of the driver")
 
 
-def test_zombie_driver_is_fenced(pair, whole, tmp_path):
+def test_zombie_driver_is_fenced(pair, expected, tmp_path):
     """Attempt 0 is stopped before a commit, attempt 1 begins, and attempt 0 wakes up in the middle of it."""
     with driver(tmp_path, "freeze", 0, 4, "rename") as zombie:
         assert os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WNOWAIT).si_status == signal.SIGSTOP
@@ -59,7 +59,7 @@ def test_zombie_driver_is_fenced(pair, whole, tmp_path):
         _, errors = zombie.communicate()
     assert zombie.returncode == 1
     assert b"Fenced: attempt 0 may not commit" in errors
-    assert_alike(trained, whole)
+    assert_alike(trained, expected)
     check_rows(tmp_path)
     check_checkpoints(tmp_path)
     late = [path.parent.name for path in (tmp_path / "checkpoints").glob("attempt-0000-*/manifest.json")]
@@ -67,7 +67,7 @@ def test_zombie_driver_is_fenced(pair, whole, tmp_path):
     assert all(name.endswith(("step-0000000002", "step-0000000004")) for name in late)
 
 
-def test_two_runs_share_one_cluster(pair, whole, tmp_path):
+def test_two_runs_share_one_cluster(pair, expected, tmp_path):
     """They take turns; a worker that one loses does not concern the other."""
     supervisors = [Supervisor(pair, back_off=0, heartbeat_timeout=3) for _ in range(2)]
     faults = [Fault("kill", 1, 5, f"{tmp_path}/one"), Fault("stop", 0, 3, f"{tmp_path}/two")]
@@ -77,7 +77,7 @@ def test_two_runs_share_one_cluster(pair, whole, tmp_path):
     with ThreadPoolExecutor(2) as threads:
         runs = [threads.submit(fit, *args) for args in zip(supervisors, folders, faults, strict=True)]
         for run in runs:
-            assert_alike(run.result(), whole)
+            assert_alike(run.result(), expected)
     for supervisor, folder in zip(supervisors, folders, strict=True):
         assert [type(failure) for failure in supervisor.failures] == [WorkerLost]
         check_rows(folder)

@@ -24,10 +24,10 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 @pytest.fixture(scope="module")
 def quiet(pair, tmp_path_factory):
     folder = tmp_path_factory.mktemp("quiet")
-    found = run(pair, rows(), folder)
-    assert_undisturbed(found, found, folder)
+    result = run(pair, rows(), folder)
+    assert_undisturbed(result, result, folder)
     assert len(calls(folder)) == ROUNDS * PARTS
-    return found
+    return result
 
 
 def faults(folder: Path, *places: tuple[str, str, int, int]) -> list[Fault]:
@@ -50,9 +50,9 @@ def runs_of_rounds(folder: Path) -> list[int]:
 def test_rounds_survive_killed_processes_and_full_disk(pair, quiet, tmp_path):
     """Memories of which half is written, or that nobody reported, do not count and are deleted."""
     places = [("kill", "map", 0, 1), ("full", "memory", 2, 2), ("kill", "memory", 3, 0), ("kill", "remembered", 3, 1)]
-    found = run(pair, rows(), tmp_path, faults(tmp_path, *places, ("kill", "mapped", 4, 0)))
+    result = run(pair, rows(), tmp_path, faults(tmp_path, *places, ("kill", "mapped", 4, 0)))
     assert happened(tmp_path) == {"map-0", "memory-2", "memory-3", "remembered-3", "mapped-4"}
-    assert_undisturbed(found, quiet, tmp_path)
+    assert_undisturbed(result, quiet, tmp_path)
     left = sorted(path.parent.name for path in (tmp_path / "memories").glob("*/*"))
     assert left == ["round-000005"] * PARTS + ["round-000006"] * PARTS
 
@@ -74,8 +74,8 @@ def forks():
 
 
 @contextmanager
-def driver(forks, folder, given):
-    process = forks.Process(target=locally, args=(str(folder), given, str(folder / "result")))
+def driver(forks, folder, planned):
+    process = forks.Process(target=locally, args=(str(folder), planned, str(folder / "result")))
     process.start()
     try:
         yield process
@@ -87,15 +87,15 @@ def driver(forks, folder, given):
 
 def test_same_command_resumes_after_driver_was_killed_in_every_round(forks, quiet, tmp_path):
     places = [("kill", phase, number, 2 if phase == "map" else DRIVER) for number, phase in enumerate(KILLED)]
-    given = faults(tmp_path, *places)
+    planned = faults(tmp_path, *places)
     for number, phase in enumerate(KILLED):
-        with driver(forks, tmp_path, given) as killed:
+        with driver(forks, tmp_path, planned) as killed:
             killed.join(LONG)
             assert killed.exitcode == -signal.SIGKILL
         assert happened(tmp_path) == {f"{each}-{count}" for count, each in enumerate(KILLED[: number + 1])}
         committed = [path.parent.name for path in (tmp_path / "checkpoints").glob("attempt-*/manifest.json")]
         assert max((int(name[-10:]) for name in committed), default=0) == number + (phase in ("renamed", "kept"))
-    with driver(forks, tmp_path, given) as again:
+    with driver(forks, tmp_path, planned) as again:
         again.join(LONG)
         assert again.exitcode == 0
     assert_undisturbed(json.loads((tmp_path / "result").read_text()), quiet, tmp_path)
@@ -113,10 +113,10 @@ def test_zombie_driver_is_fenced(forks, pair, quiet, tmp_path):
                 os.kill(zombie.pid, signal.SIGCONT)
                 zombie.join(LONG)
 
-        found = run(pair, rows(), tmp_path, listener=wake)
+        result = run(pair, rows(), tmp_path, listener=wake)
         assert zombie.exitcode == 1
     assert json.loads((tmp_path / "result").read_text())["error"].startswith("Fenced: attempt 0 may not commit")
-    assert found == quiet
+    assert result == quiet
     assert runs_of_rounds(tmp_path) == [4, 4, 8, 4, 4, 4]
 
 
@@ -134,6 +134,6 @@ def test_damaged_round_runs_again_and_damaged_memory_raises(pair, quiet, tmp_pat
     newest, _ = checkpoints(copy).latest()
     flip(copy / "checkpoints" / newest / "rounds")
     with pytest.warns(RuntimeWarning, match="resumes from the checkpoint before it"):
-        found = run(pair, rows(), copy)
-    assert found == quiet
+        result = run(pair, rows(), copy)
+    assert result == quiet
     assert runs_of_rounds(copy) == [PARTS] * 2 + [2 * PARTS] + [PARTS] * 3

@@ -37,7 +37,7 @@ SPEECHES = [
     b"\x00\xce\xf7\x85\x3c" + b"\xee" * 32,  # the handshake, and an unknown command
 ]
 
-_held: list[socket.socket] = []
+_open: list[socket.socket] = []
 
 
 def visit(family: set[int], file: Path) -> None:
@@ -49,9 +49,9 @@ def visit(family: set[int], file: Path) -> None:
             talkers.setdefault(f"{host}:{port}", []).append(stranger)
             with suppress(OSError):  # closed before it had said all
                 stranger.sendall(speech)
-        _held.extend(socket.create_connection((host, port), 5) for _ in range(MANY))
-    file.write_text(json.dumps({place: max(map(answer, found)) for place, found in talkers.items()}))
-    _held.extend(stranger for found in talkers.values() for stranger in found)
+        _open.extend(socket.create_connection((host, port), 5) for _ in range(MANY))
+    file.write_text(json.dumps({place: max(map(answer, group)) for place, group in talkers.items()}))
+    _open.extend(stranger for group in talkers.values() for stranger in group)
 
 
 def answer(stranger: socket.socket) -> int:
@@ -64,9 +64,9 @@ def answer(stranger: socket.socket) -> int:
 
 
 def leave() -> None:
-    for stranger in _held:
+    for stranger in _open:
         stranger.close()
-    _held.clear()
+    _open.clear()
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,14 @@ class Meets:
         return value
 
 
-def test_gang_survives_strangers(pair, whole, tmp_path):
+def test_gang_survives_strangers(pair, expected, tmp_path):
     reads = columns()
     x, row = reads.inputs
     reads = replace(reads, inputs=(x, replace(row, decode=Meets(str(tmp_path), row.decode))))
     supervisor = Supervisor(pair, back_off=0, heartbeat_timeout=20)
-    found = fit(supervisor, tmp_path, Visits(str(tmp_path)), reads=reads)
+    trained = fit(supervisor, tmp_path, Visits(str(tmp_path)), reads=reads)
     assert supervisor.failures == []
-    assert_alike(found, whole)
+    assert_alike(trained, expected)
     check_rows(tmp_path)
     assert json.loads((tmp_path / "meets").read_text())
     answers = json.loads((tmp_path / "runs").read_text())

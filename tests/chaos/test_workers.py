@@ -39,12 +39,12 @@ def kills(folder: Path) -> list[Fault]:
     draw = random.Random(20)
     steps = {"decode": (0, 10, 1), "joined": (0, 10, 1), "validation": (STEPS, STEPS * EPOCHS, STEPS)}
     of_checkpoint = dict.fromkeys(("shard", "written", *OF_RANK_0), (2, STEPS * EPOCHS, 2))
-    found = []
+    faults = []
     for phase, rank in PLACES:
         first, last, stride = (steps | of_checkpoint).get(phase, (1, STEPS * EPOCHS, 1))
         step = draw.randrange(first, last + 1, stride)
-        found.append(Fault("kill", rank, step, f"{folder}/{phase}-{rank}", phase))
-    return found
+        faults.append(Fault("kill", rank, step, f"{folder}/{phase}-{rank}", phase))
+    return faults
 
 
 @pytest.mark.slow
@@ -52,23 +52,23 @@ def kills(folder: Path) -> list[Fault]:
 def test_run_survives_kill_at_every_place(spool, tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()
-    seen = []
+    usage = []
 
     def listener(event):
         if event.kind == "restart":
-            seen.append((psutil.Process().num_fds(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+            usage.append((psutil.Process().num_fds(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 
     with nothing_left(), LocalCluster(WORKERS, timeout=60) as cluster:
         supervisor = Supervisor(cluster, back_off=0, max_restarts=len(PLACES))
-        found = fit(supervisor, tmp_path, *kills(marks), epochs=EPOCHS, listener=listener)
-        assert_alike(found, undisturbed(cluster, epochs=EPOCHS))
+        trained = fit(supervisor, tmp_path, *kills(marks), epochs=EPOCHS, listener=listener)
+        assert_alike(trained, undisturbed(cluster, epochs=EPOCHS))
     check_rows(tmp_path, WORKERS, EPOCHS)
     check_checkpoints(tmp_path, STEPS * EPOCHS)
     assert len(list(marks.iterdir())) == len(PLACES)
     assert {type(failure) for failure in supervisor.failures} == {WorkerLost}
     assert {failure.rank for failure in supervisor.failures} == set(range(WORKERS))
     assert len(PLACES) / 2 < len(supervisor.failures) <= len(PLACES)  # two kills may end one attempt
-    opened, memory = zip(*seen, strict=True)
+    opened, memory = zip(*usage, strict=True)
     assert max(opened[5:]) <= max(opened[:5])  # descriptors of the driver, as each attempt ends
     assert memory[-1] - memory[4] < 64 << 10  # KiB
 
@@ -88,17 +88,17 @@ ERRORS = {"stop": WorkerLost, "fail": WorkerFailed}
 
 
 @pytest.mark.parametrize("fault", OTHERS, ids=lambda fault: "-".join(map(str, fault)))
-def test_run_survives_fault(pair, whole, tmp_path, fault):
+def test_run_survives_fault(pair, expected, tmp_path, fault):
     (how, phase, rank, step), events = fault, []
     supervisor = Supervisor(pair, back_off=0, heartbeat_timeout=3)
-    found = fit(supervisor, tmp_path, Fault(how, rank, step, f"{tmp_path}/mark", phase), listener=events.append)
+    trained = fit(supervisor, tmp_path, Fault(how, rank, step, f"{tmp_path}/mark", phase), listener=events.append)
     assert (tmp_path / "mark").exists()
     failures = [(type(failure), failure.rank) for failure in supervisor.failures]
     assert failures == ([(ERRORS[how], rank)] if how in ERRORS else [])
     troubles = {event.clock["step"]: event.payload["trouble"] for event in events if event.kind == "checkpoint"}
     assert [at for at, trouble in troubles.items() if trouble] == ([step] if how == "full" else [])
     assert how != "full" or "No space left on device" in troubles[step][0]
-    assert_alike(found, whole)
+    assert_alike(trained, expected)
     check_rows(tmp_path)
     check_checkpoints(tmp_path)
 
@@ -114,7 +114,7 @@ def test_nan_gradients_end_run_and_keep_earlier_checkpoints(pair, tmp_path):
 # ---- disks -----------------------------------------------------------------------------------------------------------
 
 
-def test_fit_resumes_before_damaged_checkpoint(pair, whole, tmp_path):
+def test_fit_resumes_before_damaged_checkpoint(pair, expected, tmp_path):
     with pytest.raises(WorkerLost):
         fit(pair, tmp_path, Fault("kill", 1, 9, f"{tmp_path}/mark"))
     damaged = newest(tmp_path)
@@ -122,7 +122,7 @@ def test_fit_resumes_before_damaged_checkpoint(pair, whole, tmp_path):
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         assert kept(tmp_path).latest()[0] < damaged.name
-    assert_alike(fit(pair, tmp_path), whole)
+    assert_alike(fit(pair, tmp_path), expected)
     check_rows(tmp_path)
 
 
@@ -152,7 +152,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_full_disk_keeps_earlier_checkpoint(pair, whole, small_disk, tmp_path):
+def test_full_disk_keeps_earlier_checkpoint(pair, expected, small_disk, tmp_path):
     events = []
     callbacks = Fault("kill", 1, 9, f"{tmp_path}/mark"), Fills(str(small_disk))
     with pytest.raises(WorkerLost):
@@ -161,5 +161,5 @@ def test_full_disk_keeps_earlier_checkpoint(pair, whole, small_disk, tmp_path):
     assert any("No space left on device" in trouble[0] for trouble in troubles if trouble)
     check_checkpoints(tmp_path, 2, 4)
     (small_disk / "filler").unlink()
-    assert_alike(fit(pair, tmp_path), whole)
+    assert_alike(fit(pair, tmp_path), expected)
     check_rows(tmp_path)

@@ -1,4 +1,4 @@
-"""What every algorithm of rounds promises.
+"""Guarantees of every algorithm of rounds.
 
 class TestThatAlgorithm(AlgorithmContract):
     algorithm = ThatAlgorithm(...)
@@ -66,17 +66,17 @@ def shards_of(*sizes: int) -> list[Shard]:
     return ShardedData(tables, COLUMNS, len(sizes)).shards()
 
 
-def states(algorithm: Any, shards: list[Shard], rounds: int, wanted: Objective | None = None) -> list[Any]:
-    """The first state, and that after each round, converged or not."""
-    wanted = wanted or objective()
-    found, memories = [algorithm.init(wanted, 3)], [None] * len(shards)
+def states(algorithm: Any, shards: list[Shard], rounds: int, minimized: Objective | None = None) -> list[Any]:
+    """The first state, and the state after each round, converged or not."""
+    minimized = minimized or objective()
+    history, memories = [algorithm.init(minimized, 3)], [None] * len(shards)
     for _ in range(rounds):
         tree = TreeReducer(algorithm.reduce)
         for index, shard in enumerate(shards):
-            update, memories[index] = algorithm.map(wanted, to_send(algorithm, found[-1]), shard, memories[index])
+            update, memories[index] = algorithm.map(minimized, to_send(algorithm, history[-1]), shard, memories[index])
             tree.push(update)
-        found.append(algorithm.apply(found[-1], tree.result()))
-    return found
+        history.append(algorithm.apply(history[-1], tree.result()))
+    return history
 
 
 class Failing(SimpleNamespace):
@@ -101,15 +101,15 @@ def failing(calls: int, shard: int) -> Failing:
 
 
 class AlgorithmContract:
-    """A concrete class says which algorithm."""
+    """A concrete class names the algorithm."""
 
     algorithm: Any
 
     @pytest.fixture(scope="class")
     @classmethod
-    def whole(cls, tmp_path_factory):
+    def undisturbed(cls, tmp_path_factory):
         """State and history of an undisturbed run."""
-        return cls().rounds(tmp_path_factory.mktemp("whole")).run(jobs(3))
+        return cls().rounds(tmp_path_factory.mktemp("undisturbed")).run(jobs(3))
 
     def rounds(self, folder: Path, *, kept: bool = False, rounds: int = ROUNDS, **options: Any) -> Rounds:
         checkpoints = Checkpoints(str(folder / "checkpoints"), run="a run") if kept else None
@@ -120,8 +120,8 @@ class AlgorithmContract:
     def updates(self, state: Any, order: Sequence[int] = (0, 1, 2)) -> list[Any]:
         """The updates of three shards, mapped in an order."""
         shards = ShardedData(data(), COLUMNS, 3).shards()
-        found = {index: self.algorithm.map(objective(), state, shards[index], None)[0] for index in order}
-        return [found[index] for index in range(3)]
+        updates = {index: self.algorithm.map(objective(), state, shards[index], None)[0] for index in order}
+        return [updates[index] for index in range(3)]
 
     def test_learns(self, tmp_path):
         state, history = self.rounds(tmp_path, rounds=20).run(jobs(3))
@@ -129,18 +129,18 @@ class AlgorithmContract:
         weight = state["weights"]["weight"].flatten()
         assert torch.allclose(weight, torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64), atol=0.15)
 
-    def test_run_is_deterministic_and_keeps_callers_random_numbers(self, tmp_path, whole):
+    def test_run_is_deterministic_and_keeps_callers_random_numbers(self, tmp_path, undisturbed):
         torch.manual_seed(11)
         expected = torch.rand(3)
         torch.manual_seed(11)
         state, _ = self.rounds(tmp_path).run(jobs(3))
         assert torch.equal(torch.rand(3), expected)
-        assert pack_state(state) == pack_state(whole[0])
+        assert pack_state(state) == pack_state(undisturbed[0])
 
-    def test_state_is_plain_and_broadcast_does_not_grow(self, whole):
-        packed = pack_state(whole[0])
+    def test_state_is_plain_and_broadcast_does_not_grow(self, undisturbed):
+        packed = pack_state(undisturbed[0])
         assert pack_state(unpack_state(packed)) == packed
-        objective().build().load_state_dict(whole[0]["weights"])
+        objective().build().load_state_dict(undisturbed[0]["weights"])
         after = states(self.algorithm, shards_of(30, 30, 30), ROUNDS)
         vector = sum(tensor.nbytes for tensor in after[-1]["weights"].values())
         sizes = [len(pack_state(to_send(self.algorithm, state))) for state in after[2:]]
@@ -148,21 +148,21 @@ class AlgorithmContract:
 
     def test_changes_no_argument(self, tmp_path):
         before, _ = self.rounds(tmp_path, rounds=2).run(jobs(2))
-        kept = pack_state(before)
+        packed = pack_state(before)
         for shard in ShardedData(data(), COLUMNS, 2).shards():
             update, memory = self.algorithm.map(objective(), before, shard, None)
             remembered = None if memory is None else pack_state(memory)
             self.algorithm.map(objective(), before, shard, copy.deepcopy(memory))
             assert remembered is None or pack_state(memory) == remembered
             self.algorithm.apply(before, self.algorithm.reduce(update, update))
-            assert pack_state(before) == kept
+            assert pack_state(before) == packed
 
-    def test_reduction_is_associative_piecewise_and_in_order_of_parts(self, tmp_path):
+    def test_reduction_is_associative_piecewise_and_in_order_of_shards(self, tmp_path):
         state, _ = self.rounds(tmp_path, rounds=2).run(jobs(3))
-        one, *others = [self.updates(state, order) for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0))]
-        for other in others:
-            assert [*map(pack_state, other)] == [*map(pack_state, one)]
-        first, second, third = one
+        updates, *reordered = [self.updates(state, order) for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0))]
+        for repeated in reordered:
+            assert [*map(pack_state, repeated)] == [*map(pack_state, updates)]
+        first, second, third = updates
         reduce = self.algorithm.reduce
         both, left = reduce(first, second), reduce(reduce(first, second), third)
         right = reduce(first, reduce(second, third))
@@ -171,7 +171,7 @@ class AlgorithmContract:
             pieces = [{name: update[name].reshape(-1)[:1]} for update in (first, second)]
             assert torch.equal(reduce(*pieces)[name], both[name].reshape(-1)[:1])
 
-    def test_empty_parts_make_no_difference(self):
+    def test_empty_shards_make_no_difference(self):
         one, other = (states(self.algorithm, shards_of(*sizes), 4)[-1] for sizes in ((45, 45), (45, 45, 0)))
         for name, tensor in one["weights"].items():
             assert torch.allclose(other["weights"][name], tensor, rtol=1e-9, atol=1e-12), name
@@ -179,9 +179,9 @@ class AlgorithmContract:
         assert all(bool(torch.isfinite(tensor).all()) for tensor in last["weights"].values())
         assert not torch.equal(last["weights"]["weight"], first["weights"]["weight"])
 
-    def test_run_resumes_bit_identical_after_any_failure(self, tmp_path, whole):
+    def test_run_resumes_bit_identical_after_any_failure(self, tmp_path, undisturbed):
         """In every round two shards fail, and then the driver, as it begins the next round."""
-        expected, history = whole
+        expected, history = undisturbed
 
         def run(calls: int, shard: int) -> Any:
             return self.rounds(tmp_path, kept=True).run(failing(calls, shard))

@@ -21,28 +21,28 @@ from tests.contracts.work import Net, Seeded, arrays
 
 def collectives(world: World, shard: Shard | None) -> dict[str, Any]:
     """Collectives of at least two workers, each with its result on this worker."""
-    rank, size, found = world.rank, world.size, {}
-    own = torch.tensor([rank + 1.0])
+    rank, size, results = world.rank, world.size, {}
+    number = torch.tensor([rank + 1.0])
     dist.barrier()
-    found["summed"] = _after(dist.all_reduce, own.clone())
-    found["largest"] = _after(dist.all_reduce, own.clone(), dist.ReduceOp.MAX)
-    found["sent to all"] = _after(dist.broadcast, own.clone(), src=size - 1)
+    results["summed"] = _after(dist.all_reduce, number.clone())
+    results["largest"] = _after(dist.all_reduce, number.clone(), dist.ReduceOp.MAX)
+    results["sent to all"] = _after(dist.broadcast, number.clone(), src=size - 1)
     gathered = [torch.zeros(1) for _ in range(size)]
-    dist.all_gather(gathered, own)
-    found["gathered"] = torch.cat(gathered).tolist()
+    dist.all_gather(gathered, number)
+    results["gathered"] = torch.cat(gathered).tolist()
     objects: list[Any] = [None] * size
     dist.all_gather_object(objects, {"rank": rank})
-    found["objects"] = objects
-    pieces = [torch.tensor([10.0 * rank + each]) for each in range(size)]
-    found["dealt out"] = _after(dist.reduce_scatter, torch.zeros(1), pieces)
+    results["objects"] = objects
+    pieces = [torch.tensor([10.0 * rank + index]) for index in range(size)]
+    results["scattered"] = _after(dist.reduce_scatter, torch.zeros(1), pieces)
     arrived = torch.zeros(1)
-    sent = dist.isend(own, (rank + 1) % size)
+    sent = dist.isend(number, (rank + 1) % size)
     dist.recv(arrived, (rank - 1) % size)
     sent.wait()
-    found["from the left"] = arrived.tolist()
+    results["from the left"] = arrived.tolist()
     alone = dist.new_group([0])
-    found["of the first alone"] = _after(dist.all_reduce, own.clone(), group=alone) if rank == 0 else None
-    return found
+    results["of the first alone"] = _after(dist.all_reduce, number.clone(), group=alone) if rank == 0 else None
+    return results
 
 
 def _after(collective: Any, tensor: torch.Tensor, *arguments: Any, **options: Any) -> list[float]:

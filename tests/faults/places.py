@@ -82,7 +82,7 @@ def _watch_module(run: Any) -> None:
     def backward(gradient: Tensor) -> Tensor | None:
         return gradient * float("nan") if "nan" in _here.reached("backward", clock.step + 1) else None
 
-    def forward(module: Any, given: Any) -> None:
+    def forward(module: Any, args: Any) -> None:
         if not module.training:
             _here.reached("validation", clock.step)
 
@@ -95,18 +95,18 @@ def _wrap_once() -> None:
     reduce, sync = dist.all_reduce, os.fsync
 
     @functools.wraps(reduce)
-    def all_reduce(*given: Any, **named: Any) -> Any:
-        work = reduce(*given, **named)
-        if named.get("async_op"):  # as gradients are exchanged
+    def all_reduce(*args: Any, **options: Any) -> Any:
+        work = reduce(*args, **options)
+        if options.get("async_op"):  # as gradients are exchanged
             _here.reached("reduce", _here.clock.step + 1)
         return work
 
     @functools.wraps(sync)
     def fsync(descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        found = re.search(r"/attempt-\d+-epoch-\d+-step-(\d+)(/manifest\.json)?", path)
-        if found is not None:
-            _written(path, int(found[1]), manifest=found[2] is not None)
+        match = re.search(r"/attempt-\d+-epoch-\d+-step-(\d+)(/manifest\.json)?", path)
+        if match is not None:
+            _written(path, int(match[1]), manifest=match[2] is not None)
         else:
             _remembered(path)
         sync(descriptor)

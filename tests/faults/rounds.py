@@ -100,8 +100,8 @@ class Watched(ConsensusADMM):
 def calls(folder: Path, number: int | None = None, shard: int | None = None) -> list[int]:
     """The pids of the processes that mapped shards, in order; of a round or of a shard, or all."""
     lines = [line.split() for line in (folder / "calls").read_text().splitlines()]
-    found = [tuple(map(int, words[1:])) for words in lines if words[0] == "map"]
-    return [pid for at, index, pid in found if number in (None, at) and shard in (None, index)]
+    mapped = [tuple(map(int, words[1:])) for words in lines if words[0] == "map"]
+    return [pid for at, index, pid in mapped if number in (None, at) and shard in (None, index)]
 
 
 def rows() -> dict[str, np.ndarray]:
@@ -171,17 +171,17 @@ def run(
 def locally(folder: str, faults: Sequence[Fault], path: str) -> None:
     """The main function of a driver that maps the shards itself; the result, or the error, goes to ``path``."""
     try:
-        found = run(InlineCluster(), rows(), Path(folder), faults)
+        result = run(InlineCluster(), rows(), Path(folder), faults)
     except SparkdlError as error:
         Path(path).write_text(json.dumps({"error": f"{type(error).__name__}: {error}"}))
         sys.exit(1)
-    Path(path).write_text(json.dumps(found))
+    Path(path).write_text(json.dumps(result))
 
 
-def assert_undisturbed(found: Any, expected: Any, folder: Path) -> None:
+def assert_undisturbed(actual: Any, expected: Any, folder: Path) -> None:
     """The same bits; every shard was mapped in every round, no saved round ran again, and checkpoints are complete."""
-    assert found == expected
-    assert found["memories"]
+    assert actual == expected
+    assert actual["memories"]
     assert all(calls(folder, number, shard) for number in range(ROUNDS) for shard in range(PARTS))
     newest = -1
     for line in (folder / "calls").read_text().splitlines():

@@ -32,7 +32,7 @@ def test_collectives_of_torch_work(pair):
         assert worker["largest"] == worker["sent to all"] == [2.0]
         assert worker["gathered"] == [1.0, 2.0]
         assert worker["objects"] == [{"rank": 0}, {"rank": 1}]
-        assert worker["dealt out"] == [10.0 + 2 * rank]
+        assert worker["scattered"] == [10.0 + 2 * rank]
         assert worker["from the left"] == [2.0 - rank]
     assert found[0]["of the first alone"] == [1.0]
 
