@@ -116,7 +116,7 @@ class Supervisor:
             data: every attempt must compute the same rows.
             columns: which columns become which tensors.
             listener: also gets ``attempt`` events with the ``size``, ``restart`` events with ``cause`` and ``seconds``
-                until the next attempt, and those of ``sparkdl.cluster.elastic.Elastic``.
+                until the next attempt, and the events of ``sparkdl.cluster.elastic.Elastic``.
             attempt: the number of the first attempt.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What a gang may leave behind: processes, sockets, files."""
+"""Processes, sockets and files that a gang may leave behind."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ WHOLE = ["ensemble.json", *(f"members/member-{index:05d}" for index in ALL)]
 CONFIGURATION = {"ensemble": "Bagging", "rows": "60 rows", "base 0": {"epochs": "1"}}
 
 events: dict[int, Callable[[], Any]] = {}
-"""What happens when so many members have begun."""
+"""Actions by number of members that have begun."""
 
 
 class Net(nn.Module):

@@ -43,7 +43,7 @@ def happened(folder: Path) -> set[str]:
 
 
 def runs_of_rounds(folder: Path) -> list[int]:
-    """How often shards were mapped, by round."""
+    """Number of mapped shards, by round."""
     return [len(calls(folder, number)) for number in range(ROUNDS)]
 
 

@@ -55,7 +55,7 @@ def visit(family: set[int], file: Path) -> None:
 
 
 def answer(stranger: socket.socket) -> int:
-    """How many bytes a stranger has received by now."""
+    """Number of bytes that a stranger has received by now."""
     if not select.select([stranger], [], [], 0.05)[0]:
         return 0
     with suppress(OSError):

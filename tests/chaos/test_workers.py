@@ -108,7 +108,7 @@ def test_nan_gradients_end_run_and_keep_earlier_checkpoints(pair, tmp_path):
     with pytest.raises(InvalidInput, match=r"the loss is nan on rank \d at step 7, .*maxGradNorm"):
         fit(supervisor, tmp_path, Fault("nan", 1, 7, f"{tmp_path}/mark", "backward"))
     assert len(supervisor.failures) == 1
-    check_checkpoints(tmp_path, 4, 6)  # that of step 4 was complete before that of step 6 began
+    check_checkpoints(tmp_path, 4, 6)  # the checkpoint of step 4 was complete before step 6
 
 
 # ---- disks -----------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Case:
 
     Attributes:
         batch_size: rows of the global batch; None for all.
-        tolerance: how far the weights may be from those of a single process.
+        tolerance: maximum difference from the weights of a single process.
     """
 
     model: Any = work.Net
@@ -127,7 +127,7 @@ def assert_equal(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray],
 
 
 class StrategyContract:
-    """What holds for every strategy."""
+    """Guarantees of every strategy."""
 
     strategy: ClassVar[Strategy] = AllReduce()
 
@@ -215,9 +215,9 @@ class StrategyContract:
 
 
 class SynchronousContract(StrategyContract):
-    """What holds for strategies that take the steps of a single process.
+    """Further guarantees of strategies that take the steps of a single process.
 
-    The arithmetic does not depend on the cluster: one class runs all ``CASES``, those of other clusters a ``SAMPLE``.
+    The arithmetic does not depend on the cluster: one class runs all ``CASES``, classes of other clusters a ``SAMPLE``.
     """
 
     cases: ClassVar[Sequence[str]] = tuple(CASES)

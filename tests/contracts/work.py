@@ -308,7 +308,7 @@ class Tied(nn.Module):
 
 
 class Normalised(nn.Module):
-    """Batch normalisation of the input: its statistics are those of the rows."""
+    """Batch normalisation of the input, whose statistics are the rows' statistics."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where faults happen: functions that a worker's process calls are wrapped, and let the faults of its rank happen.
+"""Places of faults: wrapped functions of a worker's process let the faults of its rank happen.
 
 ``os.fsync`` sees each file of a checkpoint and of a shard's memory, in any thread: first the temporary file, then the
 folder once the file is in it.

@@ -93,7 +93,7 @@ class World:
     Attributes:
         rank: this worker's rank, from 0.
         size: workers of the gang.
-        local_rank: this worker's rank among those of its host.
+        local_rank: this worker's rank among the workers of its host.
         device: this worker's device.
         attempt: the number of the attempt, from 0.
         host: the name of this worker's host.
