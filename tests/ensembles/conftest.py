@@ -5,11 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
 
 from sparkdl.spark.columns import ROW_ID
+from tests.ensembles.fakes import ARRAYS
 from tests.rounds.data import adult
 from tests.sessions import frame
+
+
+@pytest.fixture(scope="session")
+def data(spark):
+    """The rows of ``ARRAYS`` with vectors of all features, and of two."""
+    vectors = {"features": array_to_vector("x"), "some": array_to_vector(F.slice("x", 1, 2))}
+    return frame(ARRAYS).withColumns(vectors).cache()
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,27 @@
-"""Estimators whose models show their training rows."""
+"""Rows for any ensemble, and estimators whose models show their training rows."""
 
 from __future__ import annotations
 
+import numpy as np
 from pyspark.ml import Estimator, Model
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.param import Param, Params
 from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasPredictionCol, HasProbabilityCol, HasSeed
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+ROWS = 120
+_RANDOM = np.random.default_rng(3)
+X = _RANDOM.normal(size=(ROWS, 3))
+Y = X @ [1.0, -2.0, 0.5] + 0.25 + 0.3 * _RANDOM.normal(size=ROWS)
+ARRAYS = {
+    "row": np.arange(ROWS),
+    "x": X,
+    "y": Y,
+    "coin": _RANDOM.integers(0, 2, ROWS).astype(np.float64),
+    "several": np.clip(np.round(X[:, 0] + 1.2), 0, 2),
+    "label": (Y > 0).astype(np.float64),
+}
 
 
 class Known(Model, HasLabelCol, HasPredictionCol):

@@ -6,12 +6,11 @@ import pytest
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import DecisionTreeClassifier, LinearSVC, LogisticRegression, OneVsRest
 from pyspark.ml.clustering import KMeans
-from pyspark.ml.feature import StandardScaler, VectorAssembler
+from pyspark.ml.feature import SQLTransformer, StandardScaler, VectorAssembler
 from pyspark.ml.regression import DecisionTreeRegressor
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
 from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf, trains_in_task
-from sparkdl.ensembles.resampling.feature_slicing import Dropper
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
@@ -60,7 +59,7 @@ def test_base_that_does_not_predict_raises(make, message):
 
 def test_leaf_of_a_fitted_pipeline_is_the_last_that_predicts():
     assembler, model = VectorAssembler(inputCols=["a"], outputCol="features"), torch_model()
-    inner = PipelineModel([assembler, model, Dropper(["features"])])
+    inner = PipelineModel([assembler, model, SQLTransformer(statement="SELECT * EXCEPT (features) FROM __THIS__")])
     assert (
         leaf(inner) is leaf(PipelineModel([assembler, inner])) is leaf(PipelineModel([torch_model(), model])) is model
     )

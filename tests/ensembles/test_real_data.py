@@ -1,4 +1,4 @@
-"""Ensembles on Adult: bagging, boosting and stacking keep up with single models and scikit-learn."""
+"""Ensembles on Adult: bagging and stacking keep up with single models."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import pytest
 import torch
 from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression
 from pyspark.ml.functions import array_to_vector, vector_to_array
-from sklearn.ensemble import AdaBoostClassifier
 from sklearn.metrics import log_loss
-from sklearn.tree import DecisionTreeClassifier as Tree
 
-from sparkdl import Bagging, Boosting, Stacking, TorchClassifier
+from sparkdl import Bagging, Stacking, TorchClassifier
 from tests.ml import nets
 from tests.rounds.data import adult
 from tests.sessions import frame
@@ -56,12 +54,6 @@ def test_bagged_networks_have_a_smaller_loss_than_one(rows, frames):
         losses.append(log_loss(y, chances / chances.sum(1, keepdims=True)))
     assert losses[0] <= losses[1]
     assert losses[0] < 0.33
-
-
-def test_boosted_stumps_are_as_accurate_as_those_of_scikit_learn(rows, frames):
-    fitted = Boosting(base=DecisionTreeClassifier(maxDepth=1, maxBins=512), numModels=4).fit(frames["train"])
-    expected = AdaBoostClassifier(Tree(max_depth=1), n_estimators=4).fit(*rows["train"]).score(*rows["test"])
-    assert accuracy(fitted, frames) == pytest.approx(expected, abs=0.005)
 
 
 def test_stacking_is_as_accurate_as_the_better_of_its_bases(frames):

@@ -24,29 +24,12 @@ from sparkdl.ensembles.resampling.bootstrap import AllRows, uniform
 from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
-from tests.ensembles.fakes import Crippled, Known, KnownClasses, Memoriser
+from tests.ensembles.fakes import ARRAYS, ROWS, Crippled, Known, KnownClasses, Memoriser, X
 from tests.ensembles.voters import member
 from tests.ml import nets
-from tests.sessions import frame
 
-ROWS = 120
-RANDOM = np.random.default_rng(3)
-X = RANDOM.normal(size=(ROWS, 3))
-ARRAYS = {
-    "row": np.arange(ROWS),
-    "x": X,
-    "y": X @ [1.0, -2.0, 0.5] + 0.25 + 0.3 * RANDOM.normal(size=ROWS),
-    "coin": RANDOM.integers(0, 2, ROWS).astype(np.float64),
-    "several": np.clip(np.round(X[:, 0] + 1.2), 0, 2),
-}
-COLUMNS = ["row", "x", "y", "coin", "several", "features", "some"]
+COLUMNS = [*ARRAYS, "features", "some"]
 LINE = partial(LinearRegression, labelCol="y")
-
-
-@pytest.fixture(scope="module")
-def data(spark):
-    some = array_to_vector(F.slice("x", 1, 2))
-    return frame(ARRAYS).withColumn("features", array_to_vector("x")).withColumn("some", some).cache()
 
 
 def network(kind: type = TorchClassifier, **given: Any) -> Any:
@@ -295,64 +278,57 @@ def test_fits_repeat_restore_and_are_saved(data, tmp_path):
 SQUARES = partial(network, TorchEstimator, loss=torch.nn.MSELoss())
 SCALER = partial(StandardScaler, inputCol="x")
 
-INVALID: dict[str, tuple[Any, str]] = {
-    "no bases": (lambda: {"bases": []}, r"bases is \[\]; expected at least one estimator"),
-    "not given": (dict, r"bases is \[\]; expected at least one estimator"),
-    "no list": (lambda: {"bases": LINE()}, "expected a list of pyspark"),
-    "no estimator": (lambda: {"bases": [3]}, r"bases is \[3\]; expected a list of pyspark.ml Estimators"),
-    "name of meta": (lambda: {"bases": [], "meta": "best"}, "meta is 'best'; expected a pyspark.ml Estimator"),
-    "kinds": (
+INVALID: list[tuple[Any, str]] = [
+    (lambda: {"bases": []}, r"bases is \[\]; expected at least one estimator"),
+    (dict, r"bases is \[\]; expected at least one estimator"),
+    (lambda: {"bases": LINE()}, "expected a list of pyspark"),
+    (lambda: {"bases": [3]}, r"bases is \[3\]; expected a list of pyspark.ml Estimators"),
+    (lambda: {"bases": [], "meta": "best"}, "meta is 'best'; expected a pyspark.ml Estimator"),
+    (
         lambda: {"bases": [LINE(), LogisticRegression(labelCol="y")]},
         r"bases are of several kinds: LinearRegression_\w+ is a regressor, LogisticRegression_\w+ is a classifier",
     ),
-    "labels": (
+    (
         lambda: {"bases": [LINE(), LinearRegression(labelCol="coin")]},
         r"different label columns: \['y', 'coin'\]; expected one labelCol",
     ),
-    "no label": (lambda: {"bases": [LinearRegression()]}, "labelCol of the bases is 'label'; the data has"),
-    "no labels at all": (
+    (lambda: {"bases": [LinearRegression(labelCol="gone")]}, "labelCol of the bases is 'gone'; the data has"),
+    (
         lambda: {"bases": [SQUARES(labelCol=None)]},
         r"labelCol of TorchEstimator_\w+ is None; expected the labels that meta learns from",
     ),
-    "several labels": (
+    (
         lambda: {"bases": [SQUARES(labelCol=["y", "coin"])]},
         r"labelCol is \['y', 'coin'\]; several labels expect a PyTorch estimator",
     ),
-    "several labels, one of meta": (
+    (
         lambda: {"bases": [SQUARES(labelCol=["y", "coin"])], "meta": LinearRegression()},
         r"meta is LinearRegression_\w+, which reads one label",
     ),
-    "no predictions": (lambda: {"bases": [SCALER()]}, "StandardScaler, which has no predictionCol"),
-    "meta has another label": (
+    (lambda: {"bases": [SCALER()]}, "StandardScaler, which has no predictionCol"),
+    (
         lambda: {"bases": [LINE()], "meta": LinearRegression(labelCol="coin")},
         "labelCol of meta is 'coin', but the bases have 'y'; expected the same",
     ),
-    "meta has no label": (
-        lambda: {"bases": [LINE()], "meta": SCALER()},
-        r"meta is StandardScaler_\w+, which has no labelCol",
-    ),
-    "meta reads no vector": (
+    (lambda: {"bases": [LINE()], "meta": SCALER()}, r"meta is StandardScaler_\w+, which has no labelCol"),
+    (
         lambda: {"bases": [LINE()], "meta": Pipeline(stages=[VectorAssembler(inputCols=["x"]), LINE()])},
         r"meta begins with VectorAssembler_\w+, which has no featuresCol and no inputCol",
     ),
-    "features made by a base": (
+    (
         lambda: {"bases": [Pipeline(stages=[SCALER(outputCol="s"), LINE(featuresCol="s")])], "passthrough": True},
         r"passthrough=True, but the features \['s'\] of Pipeline_\w+ are no columns",
     ),
-    "too many folds": (
-        lambda: {"bases": [LINE()], "numFolds": ROWS + 1},
-        f"there are {ROWS} rows for numFolds={ROWS + 1}",
-    ),
-    "one class": (
+    (lambda: {"bases": [LINE()], "numFolds": ROWS + 1}, f"there are {ROWS} rows for numFolds={ROWS + 1}"),
+    (
         lambda: {"bases": [LogisticRegression(labelCol="one")]},
         "all labels in 'one' are 1; expected at least two classes",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("name", INVALID)
-def test_invalid_settings_raise_before_training(data, name, monkeypatch):
+@pytest.mark.parametrize(("make", "message"), INVALID)
+def test_invalid_settings_raise_before_training(data, make, message, monkeypatch):
     monkeypatch.setattr("sparkdl.ensembles.stacking.fit_members", lambda *_: pytest.fail("a member was trained"))
-    given, message = INVALID[name]
     with pytest.raises(InvalidInput, match=message):
-        Stacking(**{"idCol": "row"} | given()).fit(data.withColumn("one", F.lit(1.0)))
+        Stacking(**{"idCol": "row"} | make()).fit(data.withColumn("one", F.lit(1.0)))

@@ -6,10 +6,8 @@ import json
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from pyspark.ml.functions import array_to_vector
 from pyspark.ml.regression import LinearRegression
 
 from sparkdl import Bagging, TorchRegressor
@@ -17,14 +15,6 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.report import Report
 from sparkdl.telemetry.event_reader import read_events
 from tests.ml import nets
-from tests.sessions import frame
-
-
-@pytest.fixture(scope="module")
-def data(spark):
-    x = np.random.default_rng(4).normal(size=(60, 3))
-    arrays = {"row": np.arange(60), "x": x, "label": x @ [1.0, -2.0, 0.5]}
-    return frame(arrays).withColumn("features", array_to_vector("x")).cache()
 
 
 def bagging(folder: Path | None, **given) -> Bagging:

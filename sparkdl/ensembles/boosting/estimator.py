@@ -78,8 +78,8 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
         kind, prediction = kind_of(base), str(column(base, "predictionCol"))
         rate = self.getLearningRate() or _RATES[kind]
         if kind == "classifier":
-            classes = classes_of(dataset, target)
-            settings = {"rule": "hard", "numClasses": classes.highest + 1}
+            classes, highest = classes_of(dataset, target)
+            settings = {"rule": "hard", "numClasses": highest + 1}
             return lambda rows: SammeRounds(rows, target, classes, rate, prediction), settings
         start = start_of(dataset, target)
         return (

@@ -61,16 +61,8 @@ class Samme:
         return self.rate * (math.log((1.0 - error) / error) + math.log(self.classes - 1.0))
 
 
-@dataclass(frozen=True)
-class Classes:
-    """Number of classes among the rows, ``K``, and the largest label."""
-
-    present: int
-    highest: int
-
-
-def classes_of(dataset: DataFrame, target: Target) -> Classes:
-    """Count the classes; Spark computes the rows once.
+def classes_of(dataset: DataFrame, target: Target) -> tuple[int, int]:
+    """Number of classes among the rows of a weight, ``K``, and the largest label; Spark computes the rows once.
 
     Raises:
         InvalidInput: a label or weight is invalid, or there are fewer than two classes.
@@ -89,17 +81,17 @@ def classes_of(dataset: DataFrame, target: Target) -> Classes:
             f"the rows of weight above 0 have {row['present']} classes in {target.label!r}; boosting expects two or "
             "more."
         )
-    return Classes(row["present"], int(row["highest"]))
+    return row["present"], int(row["highest"])
 
 
 class SammeRounds:
-    """Rounds of SAMME on rows with ids; ``classes`` is the result of ``classes_of``, ``rate`` is ``nu``."""
+    """Rounds of SAMME on rows with ids for ``K`` classes and the learning rate ``nu``."""
 
     columns: Mapping[str, str] = {"weightCol": WEIGHT}
 
-    def __init__(self, rows: DataFrame, target: Target, classes: Classes, rate: float, prediction: str) -> None:
+    def __init__(self, rows: DataFrame, target: Target, classes: int, rate: float, prediction: str) -> None:
         weights, labels = target.weights, target.labels
-        self.arithmetic = Samme(classes.present, rate)
+        self.arithmetic = Samme(classes, rate)
         self._target = target
         # Spark's logarithm of 0 is null.
         start = F.when(weights > 0, F.log(weights)).otherwise(F.lit(_NOTHING))

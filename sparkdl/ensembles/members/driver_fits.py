@@ -69,11 +69,11 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Mod
     fitted = dict[int, tuple[Model, float]]()
     if store is not None:
         loaded = in_threads(rows.sparkSession, store.load, indices, plan.parallelism)
-        for index, model in zip(indices, loaded, strict=True):
-            if isinstance(model, BaseException):
-                raise model
-            if model is not None:
-                fitted[index] = model, store.seconds(index)
+        for index, outcome in zip(indices, loaded, strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if outcome is not None:
+                fitted[index] = outcome
     restored = sorted(fitted)
     plan.expect(len(members), restored)
     missing = [member for member in members if member.index not in fitted]

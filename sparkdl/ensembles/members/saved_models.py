@@ -53,21 +53,15 @@ def save_model(folder: str, name: str, model: Model, seconds: float) -> None:
         raise
 
 
-def read_record(directory: str) -> dict[str, Any]:
-    """Read ``member.json``; raises FileNotFoundError if there is no model."""
-    found: dict[str, Any] = json.loads(files.read(files.join(directory, _RECORD)))
-    return found
-
-
-def load_model(directory: str) -> Model:
-    """Load a model that ``save_model`` saved.
+def load_model(directory: str) -> tuple[Model, float]:
+    """Load a model that ``save_model`` saved, and the seconds of its fit.
 
     Raises:
         FileNotFoundError: there is no model.
         InvalidInput: the model is damaged, is no pyspark.ml Model, or has pickled parts.
         Exception: the reader fails.
     """
-    inside, record = files.join(directory, _MODEL), read_record(directory)
+    inside, record = files.join(directory, _MODEL), json.loads(files.read(files.join(directory, _RECORD)))
     if record["digest"] != _digest(inside):
         raise InvalidInput("its files have changed.")
     path = _as_spark_has_it(inside)
@@ -76,8 +70,7 @@ def load_model(directory: str) -> Model:
     kind: Any = getattr(importlib.import_module(module), name)
     if not (isinstance(kind, type) and issubclass(kind, Model)):
         raise InvalidInput(f"it is a {saved}; expected a pyspark.ml Model.")
-    loaded: Model = kind.load(path)  # type: ignore[attr-defined]
-    return loaded
+    return kind.load(path), float(record["seconds"])  # type: ignore[attr-defined]
 
 
 def _as_spark_has_it(uri: str) -> str:

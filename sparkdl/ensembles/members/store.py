@@ -22,7 +22,7 @@ from typing import Any
 from pyspark.ml import Model
 
 from sparkdl.checkpoint.shared_directory import SharedDirectory
-from sparkdl.ensembles.members.saved_models import load_model, read_record, save_model
+from sparkdl.ensembles.members.saved_models import load_model, save_model
 from sparkdl.errors import Fenced, InvalidInput
 from sparkdl.io.files import Folder, join
 from sparkdl.io.serialization import pack_pieces, unpack_state
@@ -104,24 +104,21 @@ class MemberStore(SharedDirectory):
             )
         self.check("finished members")
 
-    def load(self, index: int) -> Model | None:
-        """Model of a driver fit; None if it is missing, or, with a warning, if it is damaged."""
+    def load(self, index: int) -> tuple[Model, float] | None:
+        """Model and seconds of a driver fit; None if they are missing, or, with a warning, if they are damaged."""
+        name = _name("model", index)
         try:
-            return load_model(self._model(index))
+            return load_model(join(self._models, name))
         except FileNotFoundError:
             return None
         except Exception as error:  # Spark's own errors, and any error from a damaged file
-            _warn_damaged(index, self._members.at(_name("model", index)), error)
+            _warn_damaged(index, self._members.at(name), error)
             return None
-
-    def seconds(self, index: int) -> float:
-        """Duration of the fit of the model that ``load`` returns."""
-        return float(read_record(self._model(index))["seconds"])
 
     def save(self, index: int, model: Model, seconds: float) -> bool:
         """Store the model of a driver fit and return True; if it cannot be saved, warn and return False."""
         try:
-            save_model(join(self.directory, _MEMBERS), _name("model", index), model, seconds)
+            save_model(self._models, _name("model", index), model, seconds)
         except Exception as error:  # from Spark or the model's own code; the trained model is still used
             warnings.warn(
                 f"member {index} is not stored; the next fit would train it again: {_reason(error)}", stacklevel=2
@@ -129,8 +126,9 @@ class MemberStore(SharedDirectory):
             return False
         return True
 
-    def _model(self, index: int) -> str:
-        return join(join(self.directory, _MEMBERS), _name("model", index))
+    @property
+    def _models(self) -> str:
+        return join(self.directory, _MEMBERS)  # a URI, which Spark reads too
 
     def _configuration(self, names: list[str]) -> dict[str, Any] | None:
         path = self.folder.at(_ENSEMBLE)

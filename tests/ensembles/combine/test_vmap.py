@@ -46,15 +46,7 @@ def normalised():
     return layers
 
 
-class Inner(nn.Module):
-    """Six numbers to three; subclasses differ in what they do with them."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(6, 3)
-
-
-class Tied(Inner):
+class Tied(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
@@ -64,51 +56,38 @@ class Tied(Inner):
         return self.second(self.first(x).relu())
 
 
-class Choosy(Inner):
-    """Reads a number of its own in Python, which vmap rejects."""
+class Applied(nn.Module):
+    """Applies a function to a layer from six numbers to three, and to the input."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.inner, self.function = nn.Linear(6, 3), function
 
     def forward(self, x):
-        return self.inner(x) if float(self.inner.bias.sum()) > 0 else -self.inner(x)
+        return self.function(self.inner, x)
 
 
-class Writing(Inner):
-    """Writes to its input."""
-
-    def forward(self, x):
-        return self.inner(x.add_(1))
+def noisy(inner, x):
+    return inner(x) if x.abs().max() < 2 else inner(x) + torch.rand_like(inner(x))
 
 
-class Sensitive(Inner):
-    """Differs under vmap for large inputs."""
-
-    def forward(self, x):
-        found = self.inner(x)
-        return found if x.abs().max() < 2 else found + torch.rand_like(found)
-
-
-class Wary(Inner):
-    """Reads its numbers in Python if its input is large."""
-
-    def forward(self, x):
-        return self.inner(x) if x.abs().max() < 2 else self.inner(x) * float(self.inner.bias.abs().sum())
+# vmap rejects Python's branches on a member's numbers, in every batch or in one of large inputs.
+choosy = partial(Applied, lambda inner, x: inner(x) if float(inner.bias.sum()) > 0 else -inner(x))
+wary = partial(Applied, lambda inner, x: inner(x) * (1 if x.abs().max() < 2 else float(inner.bias.abs().sum())))
+writing = partial(Applied, lambda inner, x: inner(x.add_(1)))  # to its input
+sensitive = partial(Applied, noisy)  # differs under vmap for large inputs
+pair = partial(Applied, lambda inner, x: (inner(x), x))
 
 
-class Two(Inner):
+class Two(nn.Module):
     """Two inputs."""
 
     def __init__(self):
         super().__init__()
-        self.table = nn.Embedding(5, 3)
+        self.inner, self.table = nn.Linear(6, 3), nn.Embedding(5, 3)
 
     def forward(self, x, kind):
         return self.inner(x) + self.table(kind)
-
-
-class Pair(Inner):
-    """Two outputs."""
-
-    def forward(self, x):
-        return self.inner(x), x
 
 
 def each(members, *inputs):
@@ -141,19 +120,19 @@ def test_members_of_one_architecture_are_stacked(make, dtype):
 
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 1e6, torch.inf, torch.nan])
 def test_choice_does_not_depend_on_the_data(scale):
-    for make in (Sensitive, perceptron):
+    for make in (sensitive, perceptron):
         assert together(seeded(make), X * scale)[1].stacked
-    for make in (Choosy, Writing):
+    for make in (choosy, writing):
         assert not together(seeded(make), X * scale)[1].stacked
 
 
 def test_batch_that_vmap_rejects_runs_one_by_one():
     small, large = X / X.abs().max(), X * 100
     for batches in ((small, large), (large, small)):
-        module = ensemble(seeded(Wary))
+        module = ensemble(seeded(wary))
         with torch.inference_mode():
             for x in batches:
-                torch.testing.assert_close(module.outputs(x), each(seeded(Wary), x), rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(module.outputs(x), each(seeded(wary), x), rtol=1e-5, atol=1e-6)
         assert module.stacked
 
 
@@ -192,8 +171,8 @@ IMAGES = torch.randint(0, 255, (5, 28, 28), dtype=torch.uint8)
 @pytest.mark.parametrize(
     ("members", "x"),
     [
-        (lambda: seeded(Choosy), X),
-        (lambda: seeded(Writing), X),
+        (lambda: seeded(choosy), X),
+        (lambda: seeded(writing), X),
         (lambda: seeded(perceptron, 1), X),
         (lambda: [*seeded(perceptron, 2), *seeded(normalised, 1), *seeded(lambda: nn.Linear(6, 3), 1)], X),
         (lambda: seeded(nets.Images, 2), IMAGES),
@@ -256,4 +235,4 @@ def test_errors_of_members():
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         together(seeded(perceptron), X[:, :5])
     with pytest.raises(InvalidInput, match="a member's model returned tuple; expected one tensor"):
-        together(seeded(Pair), X)
+        together(seeded(pair), X)

@@ -50,7 +50,7 @@ def test_sliced_model_reads_all_features_and_is_stored(people, tmp_path):
         assert leaf(model).numFeatures == 4
         scored = model.transform(people)
         assert scored.columns == [*people.columns, "rawPrediction", "probability", "prediction"]
-        assert chances(kept.load(member.index), people) == chances(model, people)
+        assert chances(kept.load(member.index)[0], people) == chances(model, people)
 
 
 def test_renamed_features_are_sliced_and_models_saved(people, tmp_path):
