@@ -27,8 +27,7 @@ from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.data.columns import listed
-from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf, trains_in_task
+from sparkdl.ensembles.base_learner import changed, check_column, column, kind_of, leaf, trains_in_task
 from sparkdl.ensembles.combine.rules import Rule
 from sparkdl.ensembles.declarations import BaggingParams
 from sparkdl.ensembles.members.fit import fit_members
@@ -78,11 +77,9 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
         base: Estimator[Any] = self.getBase()
         kind = kind_of(base)
         label = column(base, "labelCol")
-        if kind == "classifier" and label is not None and label not in dataset.columns:
-            raise InvalidInput(
-                f"labelCol of the base is {label!r}; the data has {listed(dataset.columns)}. Create the column "
-                "before the ensemble, so that all members number the classes alike."
-            )
+        if kind == "classifier" and label is not None:
+            advice = " Create the column before the ensemble, so that all members number the classes alike."
+            check_column(dataset, "labelCol of the base", label, advice)
         if not self.getBootstrap() and self.getSubsamplingRate() > 1:
             raise InvalidInput(
                 f"subsamplingRate is {self.getSubsamplingRate():g}; expected at most 1 without bootstrap."

@@ -12,7 +12,9 @@ from pyspark.ml import Estimator, Pipeline, PipelineModel
 from pyspark.ml.classification import Classifier
 from pyspark.ml.param import Params
 from pyspark.ml.regression import Regressor
+from pyspark.sql import DataFrame
 
+from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import TrainingParams
 from sparkdl.rounds import is_algorithm
@@ -55,6 +57,12 @@ def column(base: Params, name: str) -> str | None:
     last = leaf(base)
     value = last.getOrDefault(name) if last.hasParam(name) and last.isDefined(name) else None
     return value if isinstance(value, str) and value else None
+
+
+def check_column(dataset: DataFrame, param: str, name: str, advice: str = "") -> None:
+    """Raise InvalidInput if the data has no column that a Param names."""
+    if name not in dataset.columns:
+        raise InvalidInput(f"{param} is {name!r}; the data has {listed(dataset.columns)}.{advice}")
 
 
 def changed(base: Estimator[Any], **values: Any) -> Estimator[Any]:

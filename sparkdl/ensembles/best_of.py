@@ -23,8 +23,7 @@ from pyspark.ml.param import Param, Params
 from pyspark.sql import DataFrame
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
-from sparkdl.data.columns import listed
-from sparkdl.ensembles.base_learner import column
+from sparkdl.ensembles.base_learner import check_column, column
 from sparkdl.ensembles.declarations import BestOfParams
 from sparkdl.ensembles.folds import Folds, summary
 from sparkdl.ensembles.members.driver_fits import in_threads
@@ -147,11 +146,10 @@ class BestOf(BestOfParams, EnsembleParams, Estimator[BestOfModel]):
                 "BestOf(evaluator=RegressionEvaluator())."
             )
         label = column(evaluator, "labelCol")
-        pipelines = any(
-            isinstance(candidate, Pipeline) for candidate in candidates
-        )  # may create their own label column
-        if label is not None and label not in dataset.columns and not pipelines:
-            raise InvalidInput(f"labelCol of the evaluator is {label!r}; the data has {listed(dataset.columns)}.")
+        # Pipelines may create their own label column.
+        pipelines = any(isinstance(candidate, Pipeline) for candidate in candidates)
+        if label is not None and not pipelines:
+            check_column(dataset, "labelCol of the evaluator", label)
         for candidate in candidates:
             _refuse_unread(candidate, evaluator, dataset)
         return candidates, evaluator

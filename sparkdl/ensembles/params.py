@@ -14,8 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, IntegralType
 
-from sparkdl.data.columns import listed
-from sparkdl.ensembles.base_learner import column, leaf
+from sparkdl.ensembles.base_learner import check_column, column, leaf
 from sparkdl.ensembles.declarations import FoldCountParams, MembersParams
 from sparkdl.ensembles.identity import configuration
 from sparkdl.ensembles.members.member import Plan, persisted
@@ -183,8 +182,7 @@ class SingleBaseParams(EnsembleParams):
 
 
 def _row_id(dataset: DataFrame, name: str) -> Column:
-    if name not in dataset.columns:
-        raise InvalidInput(f"idCol is {name!r}; the data has {listed(dataset.columns)}.")
+    check_column(dataset, "idCol", name)
     kind = dataset.schema[name].dataType
     if not isinstance(kind, IntegralType) and not (isinstance(kind, DecimalType) and kind.scale == 0):
         raise InvalidInput(f"idCol is {name!r}, of type {kind.simpleString()}; expected integers.")

@@ -24,7 +24,7 @@ from pyspark.ml.regression import LinearRegression
 from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import listed
-from sparkdl.ensembles.base_learner import changed, kind_of, leaf
+from sparkdl.ensembles.base_learner import changed, check_column, kind_of, leaf
 from sparkdl.ensembles.declarations import StackingParams
 from sparkdl.ensembles.folds import Folds, summary
 from sparkdl.ensembles.members.fit import fit_members
@@ -187,11 +187,8 @@ class Stacking(StackingParams, EnsembleParams, Estimator[StackingModel]):
             )
         label = _label(bases)
         for name in [label] if isinstance(label, str) else label:
-            if name not in dataset.columns:
-                raise InvalidInput(
-                    f"labelCol of the bases is {name!r}; the data has {listed(dataset.columns)}. Create the column "
-                    "before the ensemble: meta also learns from it."
-                )
+            advice = " Create the column before the ensemble: meta also learns from it."
+            check_column(dataset, "labelCol of the bases", name, advice)
         meta = self.getMeta()
         if meta is None and not isinstance(label, str):
             raise InvalidInput(f"labelCol is {label}; several labels expect a PyTorch estimator as Stacking(meta=...).")

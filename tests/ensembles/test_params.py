@@ -155,13 +155,10 @@ def test_maps_name_bases_of_one_class_by_their_places(spark):
 
 
 @pytest.mark.parametrize("kind", [Bagging, Boosting])
-def test_copies_and_saved_estimators_have_their_own_base(spark, tmp_path, kind):
+def test_copies_have_their_own_base(spark, kind):
     tree = DecisionTreeRegressor(maxDepth=2)
     first = kind(base=tree, numModels=3, seed=4)
     other = first.copy({tree.maxDepth: 5, first.numModels: 7})
     assert (first.getBase().getMaxDepth(), first.getNumModels()) == (2, 3)
     assert (other.getBase().getMaxDepth(), other.getNumModels()) == (5, 7)
-    other.save(str(tmp_path / "saved"))
-    loaded = kind.load(str(tmp_path / "saved"))
-    assert (loaded.uid, loaded.getNumModels(), loaded.getSeed()) == (first.uid, 7, 4)
-    assert (loaded.getBase().uid, loaded.getBase().getMaxDepth()) == (tree.uid, 5)
+    assert (other.uid, other.getSeed(), other.getBase().uid) == (first.uid, 4, tree.uid)

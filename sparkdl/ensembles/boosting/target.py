@@ -10,8 +10,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NumericType
 
-from sparkdl.data.columns import listed
-from sparkdl.ensembles.base_learner import column
+from sparkdl.ensembles.base_learner import check_column, column
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import col
 
@@ -91,8 +90,7 @@ def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) 
     ):
         if name is None:
             continue
-        if name not in dataset.columns:
-            raise InvalidInput(f"{param} is {name!r}; the data has {listed(dataset.columns)}.")
+        check_column(dataset, param, name)
         kind = dataset.schema[name].dataType
         if not isinstance(kind, BooleanType if boolean else (NumericType, BooleanType)):
             expected = "booleans" if boolean else "numbers"
