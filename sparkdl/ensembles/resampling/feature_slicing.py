@@ -11,11 +11,13 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from pyspark.ml import Estimator, Model, Pipeline, PipelineModel
-from pyspark.ml.feature import SQLTransformer, VectorSlicer
+from pyspark.ml import Estimator, Model, Pipeline, PipelineModel, Transformer
+from pyspark.ml.feature import VectorSlicer
 from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.param import Param
+from pyspark.ml.param.shared import HasInputCols
 from pyspark.ml.pipeline import PipelineModelReader
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame
 
 from sparkdl.data.arrow import decode
@@ -61,7 +63,7 @@ class OfSubspace(Estimator[Model]):
         chosen = self._subspace.indices(count_features(dataset, name))
         slicer = VectorSlicer(inputCol=name, outputCol=_SLICED, indices=chosen)
         model = changed(self._estimator, featuresCol=_SLICED).fit(slicer.transform(dataset))
-        return SlicedModel([slicer, model, SQLTransformer(statement=f"SELECT * EXCEPT (`{_SLICED}`) FROM __THIS__")])
+        return SlicedModel([slicer, model, Dropper([_SLICED])])
 
 
 class SlicedModel(PipelineModel):
@@ -89,6 +91,17 @@ class SlicedModelReader(PipelineModelReader):
         """Load the model."""
         pipeline = super().load(path)
         return SlicedModel(pipeline.stages)._resetUid(pipeline.uid)
+
+
+class Dropper(Transformer, HasInputCols, DefaultParamsReadable["Dropper"], DefaultParamsWritable):
+    """Drops columns. With a stage in Python, pyspark saves a ``SlicedModel`` under its own class."""
+
+    def __init__(self, columns: list[str] | None = None) -> None:
+        super().__init__()
+        self._set(inputCols=columns or [])
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        return dataset.drop(*self.getInputCols())
 
 
 def count_features(dataset: DataFrame, name: str) -> int:
