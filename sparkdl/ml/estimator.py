@@ -248,6 +248,3 @@ class TorchRegressor(DistributedEstimator):
 
     _kind: ClassVar[EstimatorKind] = "regressor"
     loss = with_default(TrainingParams.loss, nn.MSELoss())
-
-
-__all__ = ["TorchClassifier", "TorchEstimator", "TorchRegressor"]

@@ -8,12 +8,9 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
-from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.protocol import Cluster
 from sparkdl.data.columns import InputColumn
 from sparkdl.data.transforms import Transforms
@@ -41,13 +38,15 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
     augment = training.augment if algorithm.uses_optimizer else None
     limits = [limit for limit in (getattr(algorithm, "rounds", None), fit.max_rounds) if limit is not None]
     fit = replace(fit, descriptions={**fit.descriptions, "strategy": _described(algorithm)})
-    with _open_state(fit) as (checkpoints, memories):
+    directory, saves = fit.run.directory, fit.run.directory is not None and fit.checkpoint_interval != "never"
+    checkpoints = own_checkpoints(fit.run, fit.descriptions) if saves else None
+    with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
         rounds = Rounds(
             algorithm,
             training.objective,
             training.seed,
             checkpoints,
-            memories,
+            files.join(directory or folder, "memories"),
             max_rounds=fit.max_rounds,
             max_seconds=fit.max_seconds,
             patience=training.patience,
@@ -87,16 +86,6 @@ def _described(algorithm: Algorithm) -> Any:
     """Describe an algorithm without its number of rounds: a run may resume with more of them."""
     limited = "rounds" in {field.name for field in fields(algorithm)}  # type: ignore[arg-type]
     return describe(replace(algorithm, rounds=1) if limited else algorithm)  # type: ignore[type-var]
-
-
-@contextmanager
-def _open_state(fit: FitSpec) -> Iterator[tuple[Checkpoints | None, str]]:
-    """Yield the checkpoints of rounds, if any, and the folder of the shards' local state."""
-    directory = fit.run.directory
-    with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
-        saves = directory is not None and fit.checkpoint_interval != "never"
-        checkpoints = own_checkpoints(fit.run, fit.descriptions) if saves else None
-        yield checkpoints, files.join(directory or folder, "memories")
 
 
 def _report(rounds: Rounds, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:

@@ -13,8 +13,6 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack, unpack
 
-__all__ = ["WarmStart"]
-
 
 class Trained(Protocol):
     """A trained model, such as a ``TorchModel``."""
