@@ -198,6 +198,13 @@ def test_worker_stopped_before_rendezvous_held_up_barrier_stage(spark, tmp_path)
     assert sum(SparkCluster(spark, 2).gang(lambda world, shard: shard.rows, frame, columns)) == 4
 
 
+def test_dataframe_without_rows_was_an_index_error(spark) -> None:
+    # Spark's optimizer replaces a plan without rows by an empty table: no task runs.
+    rows = frame(ARRAYS).where("false")
+    with pytest.raises(InvalidInput, match="the data has no rows"):
+        SparkCluster(spark, 2).gang(work.who, rows, COLUMNS)
+
+
 def test_error_in_data_was_its_own_cause(spark) -> None:
     # `raise error from error` makes a ring of causes.
     data = spark.range(4).selectExpr("if(id = 3, raise_error('no such row'), id) as x")
