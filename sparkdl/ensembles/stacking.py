@@ -124,8 +124,8 @@ class Stacking(StackingParams, EnsembleParams, Estimator[StackingModel]):
     """
 
     def _take(self, given: dict[str, Any]) -> None:
-        self.setBases(given.pop("bases", None) or [])
-        super()._take(given)
+        self.setBases(given.get("bases") or [])
+        super()._take({name: value for name, value in given.items() if name != "bases"})
 
     def bases(self) -> list[Estimator[Any]]:
         """The bases, followed by the meta estimator if it is set."""

@@ -133,7 +133,8 @@ def _environment(session: SparkSession) -> dict[str, Any]:
     """Versions of the packages, and the hosts of the driver and of Spark."""
     return {
         "python": platform.python_version(),
-        **{name: str(sys.modules[name].__version__) for name in ("sparkdl", "torch", "pyspark", "pyarrow", "numpy")},
+        "sparkdl-torch": str(sys.modules["sparkdl"].__version__),
+        **{name: str(sys.modules[name].__version__) for name in ("torch", "pyspark", "pyarrow", "numpy")},
         "spark": session.version,
         "master": session.conf.get("spark.master", ""),
         "application": session.conf.get("spark.app.id", ""),

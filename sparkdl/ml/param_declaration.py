@@ -53,7 +53,7 @@ class Scope(Flag):
 class Declared(Param[Any]):
     """A Param in the body of a subclass of ``ValidatedParams``, annotated as ``Param[type of its values]``.
 
-    If the annotation allows None, None is a value and the converter never gets it.
+    The annotation resolves at run time. If the annotation allows None, None is a value and the converter never gets it.
 
     Args:
         doc: one line, for ``explainParams`` and docstrings.
@@ -128,7 +128,7 @@ class ValidatedParams(Params):
         super().__init_subclass__(**kwargs)
         for declared in own_params(cls):
             if declared.name in cls.__annotations__:
-                [declared.kind] = get_args(inspect.get_annotations(cls, eval_str=True)[declared.name])
+                [declared.kind] = get_args(inspect.get_annotations(cls, eval_str=True)[declared.name]) or [Any]
             for accessor in _accessors(declared):
                 if not hasattr(cls, accessor.__name__):
                     accessor.__qualname__ = f"{cls.__qualname__}.{accessor.__name__}"

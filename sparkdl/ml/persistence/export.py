@@ -45,13 +45,14 @@ def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
             warnings.simplefilter("ignore")  # warnings of torch's own modules, such as nn.LSTM
             program = torch.export.export(module.eval(), tuple(inputs), dynamic_shapes=shapes)
             outputs, again = (_outputs(computing, inputs) for computing in (module, program.module()))
+            same = len(outputs) == len(again) and all(map(_close, outputs, again))
             program.example_inputs = None
             torch.export.save(program, written)
     except Exception as error:  # torch raises many types, and those of the module's code
         raise InvalidInput(f"{type(module).__name__} cannot be exported: {_first_line(error)}") from error
     finally:
         module.train(was_training)
-    if len(outputs) != len(again) or not all(map(_close, outputs, again)):
+    if not same:
         raise InvalidInput(
             f"{type(module).__name__} cannot be exported: the program's outputs differ from the module's; expected a "
             "forward() that depends only on its inputs and the weights."

@@ -61,5 +61,5 @@ def callable_by_name(value: object, classes: tuple[type, ...]) -> bool:
     """
     if isinstance(value, type):
         return issubclass(value, classes)
-    module = str(value.__module__) if isinstance(value, FunctionType) else "builtins"
+    module = (value.__module__ if isinstance(value, FunctionType) else None) or "builtins"
     return module == "torch.nn.functional" or module.partition(".")[0] not in _FOREIGN

@@ -65,6 +65,13 @@ class Dicing(nn.Linear):
         return super().forward(x) * random.random()
 
 
+class Exporting(nn.Linear):
+    """Returns another dtype to the exporter."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).double() if torch.compiler.is_exporting() else super().forward(x)
+
+
 MIXED = [([3], "float32"), ([], "int64")]
 X = examples([([3], "float32")])
 
@@ -125,6 +132,7 @@ def test_program_is_a_factory_whose_repr_identifies_it(archive: bytes) -> None:
     [
         (Choosy(3, 1), X, "Choosy cannot be exported: "),
         (Dicing(3, 1), X, "Dicing cannot be exported: .*outputs differ"),
+        (Exporting(3, 1), X, "Exporting cannot be exported: RuntimeError"),
         (nn.Linear(4, 1), X, "Linear cannot be exported: "),
         (nn.Linear(3, 1), (X[0][:1],), "at least 2 rows"),
         (nn.Linear(3, 1), (), "at least 2 rows"),

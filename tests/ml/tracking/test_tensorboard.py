@@ -184,7 +184,9 @@ def test_invalid_folders_raise():
     [("torch.utils.tensorboard", "tensorboard", TensorBoard()), ("mlflow", "mlflow", MLflow())],
 )
 def test_missing_extra_raises_with_the_command_that_installs_it(tmp_path, monkeypatch, module, extra, tracker):
-    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, extra, None)
+    for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, name)
     command = rf"{module} cannot be imported.*pip install 'sparkdl-torch\[{extra}\]'"
     with pytest.raises(InvalidInput, match=command):
         FakeRun(tracker, directory=str(tmp_path / "run"))
