@@ -23,7 +23,7 @@ from sparkdl.errors import CheckpointDamaged, InvalidInput
 from sparkdl.io.files import Buffer
 from sparkdl.telemetry.clock import Clock
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 
 SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")

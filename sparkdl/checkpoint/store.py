@@ -173,7 +173,7 @@ class Checkpoints:
             raise InvalidInput(f"checkpoint {self.folder.at(name)} exists already; start another by next_attempt().")
 
     def _prune(self, newest: Name) -> None:
-        """Delete all but the ``keep`` newest complete checkpoints and the newest pinned one, up to ``own``."""
+        """Delete all but the ``keep`` newest complete checkpoints and the newest pinned one, up to ``newest``."""
         complete = pins = 0
         names: list[Name] = []
         with _warning(self.folder.path):

@@ -30,12 +30,12 @@ class Batcher:
 
     Attributes:
         shard: this worker's shard.
-        plan: assigns rows to steps; made from the same ``shards`` on every worker.
+        plan: assigns rows to steps; made from the same ``shard_rows`` on every worker.
         device: device of the batches' tensors.
         transforms: changes each batch on the CPU, ahead of time; None uses the shard's own.
 
     Raises:
-        InvalidInput: the plan's shard sizes differ from the shard's ``shards``.
+        InvalidInput: the plan's shard sizes differ from the shard's ``shard_rows``.
     """
 
     shard: Shard

@@ -37,7 +37,7 @@ def count(flat: Array, dtype: np.dtype[Any], *, nulls: int = 0) -> Counts:
     if dtype.kind in "iub":
         kind = "whole numbers" if dtype.kind in "iu" else "0 or 1"
         counts[f"values that are not {kind} within {dtype}'s range"] = number
-    else:
+    elif flat.dtype.kind == "f":
         counts[f"values beyond {dtype}'s range"] = number
     return +counts
 

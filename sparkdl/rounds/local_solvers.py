@@ -254,7 +254,7 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, *, goal:
 
 
 def _rounding(start: Expansion, end: Expansion) -> float:
-    """Bound on the gradient's norm at ``there`` that is due to rounding.
+    """Bound on the gradient's norm at ``end`` that is due to rounding.
 
     If ``v`` is already the solution, both gradients are rounding errors. With ``L`` the Hessian's stretch, rounding
     ``x`` gives a gradient of ``L eps ||x||``. Rows of loss ``f`` have gradients of about ``sqrt(L f)``, rounded too.

@@ -88,8 +88,6 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "step": dict.fromkeys(("steps", "rows", "bytes"), int)
     | {"seconds": dict, "start": _NUMBER, "marks": list, "end": _NUMBER},
     "span": {"name": str, "start": _NUMBER, "seconds": _NUMBER},
-    "progress": {"steps": int},
-    "attempt": {"size": int},
 }
 
 

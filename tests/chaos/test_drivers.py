@@ -1,4 +1,4 @@
-"""Drivers that are killed or stopped, and two runs on one cluster."""
+"""Drivers that are killed or stopped, two runs on one cluster, and ports that are taken."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 import pickle
 import shutil
 import signal
+import socket
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import WorkerLost
 from tests.chaos.drivers import driver
-from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, fit
+from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, columns, fit, table, training
 from tests.faults import Fault
 from tests.hosts.hosts import ended, until
 
@@ -82,3 +83,37 @@ def test_two_runs_share_one_cluster(pair, expected, tmp_path):
         assert [type(failure) for failure in supervisor.failures] == [WorkerLost]
         check_rows(folder)
         check_checkpoints(folder)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A column's ``decode``: when it arrives at a worker, the next port that is bound there is taken, once."""
+
+    mark: str
+    decode: Any
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        bind, mark = socket.socket.bind, self.mark
+
+        def taken(self: socket.socket, address: Any) -> None:
+            socket.socket.bind = bind  # type: ignore[method-assign]
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+            with socket.create_server(("127.0.0.1", 0)) as other:
+                bind(self, other.getsockname())
+
+        if not os.path.exists(mark):
+            socket.socket.bind = taken  # type: ignore[method-assign]
+
+    def __call__(self, data: bytes) -> Any:
+        return self.decode(data)
+
+
+def test_taken_port_costs_one_attempt(pair, expected, tmp_path):
+    reads = columns()
+    x, row = reads.inputs
+    reads = replace(reads, inputs=(x, replace(row, decode=Taken(str(tmp_path / "mark"), row.decode))))
+    supervisor = Supervisor(pair, back_off=0)
+    assert_alike(supervisor.gang(training(), table(), reads), expected)
+    (failure,) = supervisor.failures
+    assert "Address already in use" in str(failure)

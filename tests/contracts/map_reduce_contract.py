@@ -101,7 +101,7 @@ class DiesAt(Whole):
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         index = shard.index if isinstance(state, dict) else state
         before = len(list(Path(self.marks).glob(f"{index}-*")))
-        Path(self.marks, f"{index}-{before}").touch()
+        Path(self.marks, f"{index}-{before}").touch(exist_ok=False)
         if index == self.index and before < self.times:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().map(state, shard)

@@ -29,9 +29,10 @@ def sums(events: list[Event]) -> Counter[str]:
 
 def test_merged_steps_add_up_and_keep_later_detail() -> None:
     later = step(2, forward=2.0, exchange=0.25)
+    later.payload["steps"] = 3
     both = merged(step(1, forward=1.0, feed=0.5), later)
     assert both.payload["seconds"] == {"forward": 3.0, "feed": 0.5, "exchange": 0.25}
-    assert (both.payload["steps"], both.payload["rows"], both.payload["bytes"]) == (2, 20, 200)
+    assert (both.payload["steps"], both.payload["rows"], both.payload["bytes"]) == (4, 20, 200)
     assert (both.payload["start"], both.time, both.clock) == (later.payload["start"], later.time, later.clock)
 
 

@@ -27,7 +27,7 @@ def spend(watch, **seconds):
         watch.time += duration
 
 
-def test_phases_add_up_to_estepsed_time(watch, events):
+def test_phases_add_up_to_elapsed_time(watch, events):
     enter_phase("forward")  # without a timer: ignored
     end_step(rows=1)
     steps = timer(watch, before := {"feed": 10.0})

@@ -15,9 +15,11 @@ from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.regression import MeanSquaredError
 
+from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.weights import unpack
 from sparkdl.telemetry.event import Event
@@ -196,6 +198,24 @@ def test_failing_and_invalid_callbacks_raise():
 def test_settings_below_1_raise(setting):
     with pytest.raises(InvalidInput, match=f"{setting} is 0; expected at least 1"):
         Training(**{"objective": OBJECTIVE, "batch_size": 1, setting: 0})
+
+
+def test_validation_reports_each_batch_as_progress():
+    """A long validation must not look like a stuck worker."""
+
+    def work(world: World, shard: Shard) -> list[str]:
+        phases: list[str] = []
+
+        def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            phases.append(world.phase)
+            return (output - target).square().mean()
+
+        Training(replace(OBJECTIVE, loss=loss), 16)(world, shard)
+        return [phase for phase in phases if phase.startswith("validate")]
+
+    data = numbers() | {"held": np.arange(ROWS) < 20}
+    columns = replace(COLUMNS, validation=InputColumn("held", "bool"))
+    assert InlineCluster().gang(work, data, columns) == [["validate, batch 0", "validate, batch 1"]]
 
 
 def test_without_training_or_validation_rows_raises():

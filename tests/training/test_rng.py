@@ -18,7 +18,7 @@ GPU = pytest.param("cuda:0", marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_
 
 @pytest.mark.parametrize("before", range(3))
 @pytest.mark.parametrize("device", ["cpu", GPU])
-def test_generators_resume(before, device):
+def test_generators_resume(request, before, device):
     """Of Gaussian numbers an odd count is drawn, as Python and numpy keep every second back."""
 
     def drawn() -> list[Any]:
@@ -26,6 +26,7 @@ def test_generators_resume(before, device):
         return [*numbers, torch.rand(5, device=device).tolist()]
 
     start = random_state()
+    request.addfinalizer(lambda: set_random_state(start))
     for _ in range(before):
         drawn()
     state = random_state(torch.device(device))
@@ -34,4 +35,3 @@ def test_generators_resume(before, device):
     assert pack_state(state) == packed  # a copy
     set_random_state(unpack_state(packed), torch.device(device))
     assert [drawn(), drawn()] == expected
-    set_random_state(start)

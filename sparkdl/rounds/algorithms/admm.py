@@ -109,14 +109,14 @@ class ConsensusADMM:
 
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Solve the shard's local problem."""
-        shard = as_only_shard(shard, objective.criterion())
+        key, shard = (state["seed"], shard.index), as_only_shard(shard, objective.criterion())
         mass = mass_of(shard)
         if state["mass"] is None:
             return scalars(mass=mass, shards=float(mass > 0)), None
         if not mass:  # without a local problem the shard is not among the N
             zero = torch.zeros_like(flatten(state["weights"], state["names"]))
             return {**_apart(zero, zero, zero), **scaled(rest(state["weights"], state["names"]), 0.0)}, {}
-        return self._solved(objective, state, shard, memory, key=(state["seed"], shard.index))
+        return self._solved(objective, state, shard, memory, key=key)
 
     def _solved(
         self, objective: Objective, state: State, shard: Shard, memory: Memory, *, key: tuple[int, ...]

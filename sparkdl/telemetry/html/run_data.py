@@ -21,6 +21,7 @@ DRIVER = -1
 UNITS = ("member", "candidate", "round", "epoch")
 """Possible units of a history row; a row of an ensemble's member has its last epoch's metrics as well."""
 
+_NEEDED = {"progress": "steps", "attempt": "size"}  # integers without which the page cannot draw the event
 _OF_DRIVER = frozenset(("begin", "end", "attempt", "restart", "resized", "members"))
 
 _STAGES = {"feed": "feed", "join": "exchange", "set up": "other"}  # a worker's stage -> the most similar phase
@@ -220,14 +221,19 @@ def _json(directory: str, name: str, kind: type) -> Any:
     return value
 
 
+def _is_valid(event: Event) -> bool:
+    needed = _NEEDED.get(event.kind)
+    has_needed = needed is None or isinstance(event.payload.get(needed), int)
+    return has_needed and sound(event) and (event.rank == DRIVER or event.kind not in _OF_DRIVER)
+
+
 def clean_events(events: Sequence[Event]) -> tuple[list[Event], float | None]:
     """Drop malformed events, align clocks, remove pauses, the times between a run's end and its restart.
 
     Also returns the real time of the last event in unix seconds; None without events.
     """
     clocks = Clocks.of(events)
-    valid = [event for event in events if sound(event) and (event.rank == DRIVER or event.kind not in _OF_DRIVER)]
-    aligned = [replace(event, time=clocks.corrected(event.host, event.time)) for event in valid]
+    aligned = [replace(event, time=clocks.corrected(event.host, event.time)) for event in events if _is_valid(event)]
     cleaned: list[Event] = []
     pause, last = 0.0, None
     for event in sorted(aligned, key=lambda event: event.time):
