@@ -143,5 +143,5 @@ def copied(nested: Any, known: dict[object, Tensor] | None = None) -> Any:
         plain = {key: copied(value, known) for key, value in nested.items()}
         return Counter(plain) if type(nested) is Counter else plain
     if type(nested) in (list, tuple):
-        return type(nested)(copied(each, known) for each in nested)
+        return type(nested)(copied(item, known) for item in nested)
     return nested

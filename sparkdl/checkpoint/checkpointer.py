@@ -28,7 +28,7 @@ from sparkdl.telemetry.step_timer import enter_phase
 
 logger = logging.getLogger(__name__)
 
-_ALIKE = "alike-"  # before a rank: that worker's shard of the replicated state
+_REPLICATED = "replicated-"  # before a rank: that worker's shard of the replicated state
 _HORIZON = 1.0  # approximate seconds between two queries of rank 0's clock
 _POLL = 1.0  # seconds between two polls for a stop request: each is a request to an object store
 
@@ -87,7 +87,7 @@ class Checkpointer:
         self._extra = {"writer": self.checkpoints.writer, "shards": fingerprints}
         state = self._restore(world, fitting)
         if state is not None:
-            self._epoch, self._step = state["own"]["clock"]["epoch"], state["own"]["clock"]["step"]
+            self._epoch, self._step = state["local"]["clock"]["epoch"], state["local"]["clock"]["step"]
         self._epochs, self._queried_step, self._next_query = self._epoch, self._step, self._step + 1
         self._saved_at = self._queried_at = time.monotonic()
         self._saver = Saver(self.checkpoints, world)
@@ -153,9 +153,9 @@ class Checkpointer:
         phase, world.phase = world.phase, "checkpoint"
         enter_phase("checkpoint")
         self._saver.wait()
-        shards = {f"{world.rank:05d}": copied(state["own"])}
-        if state["alike"]:
-            shards[f"{_ALIKE}{world.rank:05d}"] = copied(shard(state["alike"], world.rank, world.size))
+        shards = {f"{world.rank:05d}": copied(state["local"])}
+        if state["replicated"]:
+            shards[f"{_REPLICATED}{world.rank:05d}"] = copied(shard(state["replicated"], world.rank, world.size))
         clock = Clock(**world.clock.state_dict())
         self._saver.save(Checkpoint(clock, shards, pinned, last, self._extra))
         self._epoch, self._step, self._saved_at = clock.epoch, clock.step, time.monotonic()
@@ -191,15 +191,15 @@ class Checkpointer:
         def pick(manifest: Manifest) -> list[str]:
             # An added worker resumes from rank 0's shard.
             rank = world.rank if world.rank < manifest.world_size else 0
-            return [f"{rank:05d}", *(shard for shard in manifest.shards if shard.startswith(_ALIKE))]
+            return [f"{rank:05d}", *(shard for shard in manifest.shards if shard.startswith(_REPLICATED))]
 
         if world.rank == 0 and (newest := self.checkpoints.latest(verify=False)) is not None:
             fitting.newest(newest[1].manifest)
         restored = restore(self.checkpoints, world.rank, world.all_gather_json, pick, accept=fitting.accepts)
         if restored is None:
             return None
-        local, *alike = [unpack_state(packed) for packed in restored[1].values()]  # in the order of ``pick``
-        return {"alike": unshard(alike), "own": local}
+        local, *replicated = [unpack_state(packed) for packed in restored[1].values()]  # in the order of ``pick``
+        return {"replicated": unshard(replicated), "local": local}
 
 
 class StopPoller:

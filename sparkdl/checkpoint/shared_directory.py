@@ -72,7 +72,7 @@ class SharedDirectory:
     def blind_workers(self, world: World, key: str) -> list[str]:
         """The workers that do not see the file, by rank and host; all call it together, with a unique ``key``."""
         answers = world.all_gather_json(key, {"sees": self.sees(), "host": world.host})
-        return [f"rank {rank} on {each['host']}" for rank, each in enumerate(answers) if not each["sees"]]
+        return [f"rank {rank} on {answer['host']}" for rank, answer in enumerate(answers) if not answer["sees"]]
 
     @property
     def _name(self) -> str:

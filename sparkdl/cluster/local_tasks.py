@@ -215,7 +215,7 @@ def _spool(tables: Sequence[Batches], columns: Columns) -> list[Shard]:
         for batch in batches:
             spool.append(batch)
         spool.check()
-    layout = {name: found for spool in spools for name, found in spool.layout().items()}
+    layout = {name: column for spool in spools for name, column in spool.layout().items()}
     rows = tuple(spool.rows for spool in spools)
     if not sum(rows):
         raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))

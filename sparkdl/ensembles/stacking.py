@@ -123,9 +123,9 @@ class Stacking(StackingParams, EnsembleParams, Estimator[StackingModel]):
         InvalidInput: a Param has an invalid value.
     """
 
-    def _take(self, given: dict[str, Any]) -> None:
-        self.setBases(given.get("bases") or [])
-        super()._take({name: value for name, value in given.items() if name != "bases"})
+    def _take(self, values: dict[str, Any]) -> None:
+        self.setBases(values.get("bases") or [])
+        super()._take({name: value for name, value in values.items() if name != "bases"})
 
     def bases(self) -> list[Estimator[Any]]:
         """The bases, followed by the meta estimator if it is set."""

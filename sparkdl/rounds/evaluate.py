@@ -100,7 +100,7 @@ class Validation:
 
     objective: Objective
     transforms: Transforms | None = None
-    held: bool = True  # whether to evaluate the validation rows; else the training rows
+    validation: bool = True  # whether to evaluate the validation rows; else the training rows
 
     reduce = staticmethod(add)
 
@@ -109,7 +109,7 @@ class Validation:
         criterion, metrics = self.objective.criterion(), open_metrics(self.objective.metrics, _CPU)
         meter = MetricAccumulator(_CPU, metrics)
         if shard.columns.validation is not None:
-            shard = shard.subset(shard.split()[int(self.held)], shard.shard_rows)
+            shard = shard.subset(shard.split()[int(self.validation)], shard.shard_rows)
         shard = replace(as_only_shard(shard, criterion), transforms=self.transforms)
         observe(module_of(self.objective, state["weights"]), criterion, batches(shard), meter)
         return scalars(**meter.state_dict()), local_states(metrics)
@@ -121,7 +121,7 @@ class Validation:
         """
         sums, notes = jobs.run(self, {"weights": weights}, number=number)
         values = together(open_metrics(self.objective.metrics, _CPU), notes)
-        if not self.held:
+        if not self.validation:
             return values
         loss = {"loss": float(sums["sum"] / sums["weight"])}  # NaN without weight
         return {f"valid_{name}": value for name, value in (loss | values).items()}

@@ -89,8 +89,8 @@ class Problem:
             graphs.append(gradients)
             enter_phase("feed")
         end_step(rows=self.shard.rows)
-        apart = x - self.v
-        value = total / self.mass + self.rho / 2 * float(apart.double().square().sum())
+        delta = x - self.v
+        value = total / self.mass + self.rho / 2 * float(delta.double().square().sum())
 
         def product(d: Tensor) -> Tensor:
             enter_phase("backward")
@@ -98,7 +98,7 @@ class Problem:
             enter_phase("update")
             return curved
 
-        return Expansion(x, value, gradient / self.mass + self.rho * apart, product)
+        return Expansion(x, value, gradient / self.mass + self.rho * delta, product)
 
     def begin(self, x: Tensor) -> Expansion:
         """Expand around a solver's start; raises InvalidInput if the loss or its gradient is not finite there."""

@@ -148,7 +148,10 @@ class Rounds:
             return after
         validated = bool(self.summary and sum(self.summary.validation))
         if validated or self.objective.metrics:
-            row = {**row, **Validation(self.objective, collate, held=validated).measure(jobs, state["weights"], number)}
+            row = {
+                **row,
+                **Validation(self.objective, collate, validation=validated).measure(jobs, state["weights"], number),
+            }
         row = {"round": number, **row, "seconds": time.monotonic() - start}
         if self.patience is not None:
             stopping.after(number, _loss_of(row), lambda: dict(state["weights"]))
@@ -177,7 +180,7 @@ class Rounds:
         saved: dict[str, Any] = unpack_state(newest[1].read(_SHARD))
         if saved["shards"] != list(summary.fingerprints):
             before, now = (
-                f"{sum(int(each.partition('-')[0]) for each in shards)} rows in {len(shards)} shards"
+                f"{sum(int(text.partition('-')[0]) for text in shards)} rows in {len(shards)} shards"
                 for shards in (saved["shards"], summary.fingerprints)
             )
             raise InvalidInput(

@@ -86,12 +86,12 @@ class TrainerState:
     def state(self) -> dict[str, Any]:
         """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.
 
-        It has ``"alike"``, dicts of tensors that are equal on all workers, and ``"own"``, this worker's rest. Raises
+        ``"replicated"`` has dicts of tensors that are equal on all workers, ``"local"`` the rest of this worker. Raises
         InvalidInput within a step.
         """
         replica = self.replica.state_dict()
-        alike = {"alike": replica.pop("alike")} if self.sync.replicated else {}
-        own = {
+        replicated = {"replicated": replica.pop("replicated")} if self.sync.replicated else {}
+        local = {
             "format": _FORMAT,
             "place": self._place(),
             "rank": self.world.rank,
@@ -108,7 +108,7 @@ class TrainerState:
             "epoch_seconds": self.epoch_seconds,
             "random": random_state(self.world.device),
         }
-        return {"alike": alike, "own": own}
+        return {"replicated": replicated, "local": local}
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -132,7 +132,7 @@ class TrainerState:
             InvalidInput: the state is of another model, optimizer, gang, batch size or data; the workers have states of
                 different steps; or the state is past the last of ``epochs``.
         """
-        saved = None if state is None else state["own"]
+        saved = None if state is None else state["local"]
         if saved is not None:
             self._check(saved)
         steps = self.group.gather(None if saved is None else saved["clock"]["step"])
@@ -140,7 +140,7 @@ class TrainerState:
             raise InvalidInput(f"the workers, by rank, have states of the steps {steps}; expected one step, or none.")
         if state is None or saved is None:
             return
-        self.replica.load_state_dict(saved["replica"] | state["alike"])
+        self.replica.load_state_dict(saved["replica"] | state["replicated"])
         self.meter.load_state_dict(saved["meter"])
         load_metric_states(self.metrics, saved["metrics"])
         self.world.clock.load_state_dict(saved["clock"])

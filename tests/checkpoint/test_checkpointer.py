@@ -69,7 +69,7 @@ def saved_steps(every, *, epochs=3, steps=4, before_step=lambda checkpointer: No
             before_step(checkpointer)
             if step % steps == 0:
                 world.clock.end_epoch()
-            checkpointer.after_step(world, lambda: {"own": {}, "alike": {}}, finished=step == epochs * steps)
+            checkpointer.after_step(world, lambda: {"local": {}, "replicated": {}}, finished=step == epochs * steps)
     except Stopped as stopped:
         saved.append((stopped.message, False))
     return [step for step, _ in saved], [step for step, pinned in saved if pinned]

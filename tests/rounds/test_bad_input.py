@@ -63,8 +63,8 @@ def test_rows_of_infinite_loss_and_without_weight(algorithm, tmp_path):
         (ConsensusADMM(solver=LocalSGDSolver(batch_size=8)), 1e200, False, "shard 0 in round 1: .*"),
         # A shard takes one step, before which its loss is finite; large labels make that step too long.
         (ParallelSGD(shard_batch_size=100), 1e250, True, "shard 2 in round 1: weights/weight is "),
-        (FederatedAveraging("client", 1.0, batch_size=100), 1e250, True, "shard 2 in round 1: apart is "),
-        (ConsensusADMM(solver=LocalSGDSolver(batch_size=100)), 1e100, True, "shard 2 in round 1: apart2 is "),
+        (FederatedAveraging("client", 1.0, batch_size=100), 1e250, True, "shard 2 in round 1: delta is "),
+        (ConsensusADMM(solver=LocalSGDSolver(batch_size=100)), 1e100, True, "shard 2 in round 1: delta2 is "),
     ],
     ids=str,
 )

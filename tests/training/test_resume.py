@@ -152,7 +152,7 @@ def pair():
 def essence(folder: Path, step: int, rank: int) -> bytes:
     """A kept state without its times."""
     whole = unpack_state(Folder(str(folder)).file(step, rank).read_bytes())
-    state = whole["own"]
+    state = whole["local"]
     for name in ("feed_wait_seconds", "epoch_seconds"):
         del state[name]
     del state["report"]["train_seconds"], state["report"]["phases"]
@@ -243,7 +243,7 @@ def test_resumed_run_adds_times(tmp_path):
     checkpointer = Folder(str(tmp_path))
     run(InlineCluster(), "SGD", checkpointer)
     file = checkpointer.file(STEPS + 2, 0)
-    state = (whole := unpack_state(file.read_bytes()))["own"]
+    state = (whole := unpack_state(file.read_bytes()))["local"]
     assert 0 < state["epoch_seconds"] < state["report"]["train_seconds"] + 60
     state["epoch_seconds"], state["feed_wait_seconds"], state["report"]["train_seconds"] = 1000.0, 2000.0, 4000.0
     file.write_bytes(pack_state(whole))
@@ -288,7 +288,7 @@ def test_random_numbers_of_caller_stay(tmp_path):
         return [random.random(), np.random.rand(), float(torch.rand(()))]
 
     run(InlineCluster(), "SGD", checkpointer := Folder(str(tmp_path)))
-    state = unpack_state(checkpointer.file(4, 0).read_bytes())["own"]["random"]
+    state = unpack_state(checkpointer.file(4, 0).read_bytes())["local"]["random"]
     numbers = []
     for start in (None, 4):
         random.seed(1), np.random.seed(1), torch.manual_seed(1)

@@ -140,7 +140,7 @@ def _number(output: Tensor) -> Tensor:
     return output.reshape(-1) if output.dim() == 2 and output.shape[1] == 1 else output
 
 
-def alike(outputs: Sequence[Tensor], rule: Rule) -> Tensor:
+def stack_outputs(outputs: Sequence[Tensor], rule: Rule) -> Tensor:
     """Stack member outputs to ``[M, B, ...]``; raises InvalidInput if their shapes are incompatible.
 
     Binary classifiers may have one score or two, and numbers the shape ``[B]`` or ``[B, 1]``.

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-from sparkdl.ensembles.combine.rules import Combining, alike
+from sparkdl.ensembles.combine.rules import Combining, stack_outputs
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.inference.scorer import restored
 from sparkdl.ml.persistence.param_values import same
@@ -106,7 +106,7 @@ class VmapEnsemble(nn.Module):
 
     def _one_by_one(self, *inputs: Tensor) -> Tensor:
         # A member may write to its inputs: each gets its own copy of the batch.
-        return alike([_tensor(member(*_copies(inputs))) for member in self.members], self.combining.rule)
+        return stack_outputs([_tensor(member(*_copies(inputs))) for member in self.members], self.combining.rule)
 
     def _vmap_agrees(self, inputs: Sequence[Tensor]) -> bool:
         """Whether vmap's results equal those of the members."""

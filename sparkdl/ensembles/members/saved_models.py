@@ -105,7 +105,7 @@ def _digest(uri: str) -> str:
                 f"{folder.at(parent)} has no data: executors wrote it to their own disks. Set runDir to a "
                 "directory that all hosts share, such as hdfs:// or s3a://."
             )
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in names:
-        found.update(f"{name} {hashlib.sha256(folder.read(name)).hexdigest()}\n".encode())
-    return found.hexdigest()
+        digest.update(f"{name} {hashlib.sha256(folder.read(name)).hexdigest()}\n".encode())
+    return digest.hexdigest()

@@ -110,11 +110,11 @@ def masks(subspace: Subspace, shapes: Signature) -> list[Tensor | None]:
             "maxFeatures is set, and no input of the model is floating-point; expected numbers that a member may "
             "not see, or maxFeatures=None."
         )
-    seen = torch.zeros(sum(sizes), dtype=torch.bool)
-    seen[subspace.indices(len(seen))] = True
+    flat = torch.zeros(sum(sizes), dtype=torch.bool)
+    flat[subspace.indices(len(flat))] = True
     return [
         mask.reshape(shape).clone() if _floating(name) else None
-        for mask, (shape, name) in zip(torch.split(seen, sizes), shapes, strict=True)
+        for mask, (shape, name) in zip(torch.split(flat, sizes), shapes, strict=True)
     ]
 
 

@@ -115,7 +115,7 @@ class ConsensusADMM:
             return scalars(mass=mass, shards=float(mass > 0)), None
         if not mass:  # without a local problem the shard is not among the N
             zero = torch.zeros_like(flatten(state["weights"], state["names"]))
-            return {**_apart(zero, zero, zero), **scaled(rest(state["weights"], state["names"]), 0.0)}, {}
+            return {**_local_update(zero, zero, zero), **scaled(rest(state["weights"], state["names"]), 0.0)}, {}
         return self._solved(objective, state, shard, memory, key=key)
 
     def _solved(
@@ -132,7 +132,7 @@ class ConsensusADMM:
         h = self.alpha * x + (1 - self.alpha) * z
         weights = weights_of(module)
         others = scaled({name: weights[name] for name in rest(state["weights"], names)}, 1.0)
-        return {**_apart(x - z, h + u - z, x), **others}, {"x": x, "h": h, "u": u, "rho": state["rho"]}
+        return {**_local_update(x - z, h + u - z, x), **others}, {"x": x, "h": h, "u": u, "rho": state["rho"]}
 
     def apply(self, state: State, update: Update) -> State:
         """Compute the consensus, the residuals and the next ``rho``."""
@@ -170,7 +170,7 @@ class ConsensusADMM:
 
     def _residuals(self, update: Update, z: Tensor, moved: Tensor, rho: float, num_shards: int) -> dict[str, float]:
         step = float(moved @ moved)
-        primal = float(update["apart2"]) - 2 * float(moved @ update["apart"].double()) + num_shards * step
+        primal = float(update["delta2"]) - 2 * float(moved @ update["delta"].double()) + num_shards * step
         duals = float(update["drawn2"]) - 2 * float(moved @ update["drawn"].double()) + num_shards * step
         root = math.sqrt(num_shards * len(z)) * self.abs_tol
         size = max(math.sqrt(float(update["x2"])), math.sqrt(num_shards) * float(z.double().norm()))
@@ -194,7 +194,7 @@ class ConsensusADMM:
         return rho / self.tau if dual > self.mu * primal else rho
 
 
-def _apart(apart: Tensor, drawn: Tensor, x: Tensor) -> Update:
+def _local_update(delta: Tensor, drawn: Tensor, x: Tensor) -> Update:
     """``x - z``, ``h + u - z`` and squared norms, from which ``_residuals`` derives norms relative to ``z'``."""
-    squares = {"apart2": apart.double(), "drawn2": drawn.double(), "x2": x.double()}
-    return {"apart": apart, "drawn": drawn, **scalars(**{name: vector @ vector for name, vector in squares.items()})}
+    squares = {"delta2": delta.double(), "drawn2": drawn.double(), "x2": x.double()}
+    return {"delta": delta, "drawn": drawn, **scalars(**{name: vector @ vector for name, vector in squares.items()})}

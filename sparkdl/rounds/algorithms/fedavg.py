@@ -97,7 +97,7 @@ class FederatedAveraging:
             return {"clients": counts}, None
         w, others = flatten(state["weights"], state["names"]), rest(state["weights"], state["names"])
         zeros = {name: torch.zeros_like(tensor) for name, tensor in others.items()}
-        total = {"apart": torch.zeros_like(w), **scaled(zeros, 0.0), **scalars(loss=0.0, clients=0.0)}
+        total = {"delta": torch.zeros_like(w), **scaled(zeros, 0.0), **scalars(loss=0.0, clients=0.0)}
         chosen = self._chosen(state, shard.index)
         if chosen:
             clients = Clients.of(shard, self.client, objective.criterion())
@@ -112,7 +112,7 @@ class FederatedAveraging:
             positive(update["clients"].sum())
             return {**state, "clients": [round(count) for count in update["clients"].tolist()]}
         names, share = state["names"], float(update["share"])
-        velocity = self.momentum * state["velocity"] + update["apart"] / share
+        velocity = self.momentum * state["velocity"] + update["delta"] / share
         w = flatten(state["weights"], names) - self.learning_rate * velocity
         others = average(update, rest(state["weights"], names))
         weights = {**unflatten(w, state["weights"], names), **others}
@@ -172,12 +172,12 @@ class _Training:
         except InvalidInput as error:
             raise InvalidInput(f"client {client}: {error.message}") from error
         share = float(mass)
-        apart = self._w - torch.cat([tensor.detach().flatten() for tensor in self._parameters])
+        delta = self._w - torch.cat([tensor.detach().flatten() for tensor in self._parameters])
         if algorithm.quantize_bits is not None:
             random = generator(*key, self._state["round"], 1)
             sizes = [tensor.numel() for tensor in self._parameters]
-            apart = quantised_each(apart, sizes, algorithm.quantize_bits, random)
-        total["apart"].add_(apart, alpha=share)
+            delta = quantised_each(delta, sizes, algorithm.quantize_bits, random)
+        total["delta"].add_(delta, alpha=share)
         trained = self._module.state_dict()
         for name in self._others:
             total[f"weights/{name}"].add_(trained[name], alpha=share)

@@ -53,8 +53,8 @@ class Replica(Protocol):
         """Module, optimizer and scheduler between two steps; tensors are live, not copies.
 
         Returns:
-            ``"alike"``, dicts of tensors that are equal on replicas with the same steps: parameters and optimizer; and
-            ``"own"``, the rest, such as buffers.
+            ``"replicated"``, dicts of tensors that are equal on replicas with the same steps, such as parameters; and
+            ``"local"``, the rest, such as buffers.
 
         Raises:
             InvalidInput: there are gradients that ``apply()`` has not used.

@@ -76,13 +76,13 @@ class ReplicatedReplica:
             raise InvalidInput("a parameter has an unused gradient; request the state between two steps.")
         module, named = self.module.state_dict(), dict(self.module.named_parameters(remove_duplicate=False))
         return {
-            "alike": {
+            "replicated": {
                 "parameters": {name: value for name, value in module.items() if name in named},
                 "optimizer": self.optimizer.state_dict(),
                 "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
                 "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)},
             },
-            "own": {
+            "local": {
                 "buffers": {name: value for name, value in module.items() if name not in named},
                 # A step may depend on these buffers, though torch does not save them.
                 "not persistent": {name: buffer for name, buffer in self.module.named_buffers() if name not in module},
@@ -91,16 +91,16 @@ class ReplicatedReplica:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        alike, own = state["alike"], state["own"]
-        module = alike["parameters"] | own["buffers"]
-        check_fit(self.module.state_dict(), self.optimizer, self.scheduler, alike | {"module": module})
+        replicated, local = state["replicated"], state["local"]
+        module = replicated["parameters"] | local["buffers"]
+        check_fit(self.module.state_dict(), self.optimizer, self.scheduler, replicated | {"module": module})
         self.module.load_state_dict(module)
-        for name, buffer in own["not persistent"].items():
+        for name, buffer in local["not persistent"].items():
             owner, _, last = name.rpartition(".")
             setattr(self.module.get_submodule(owner), last, buffer.to(self.parameters[0].device))
-        self.optimizer.load_state_dict(alike["optimizer"])
+        self.optimizer.load_state_dict(replicated["optimizer"])
         if self.scheduler is not None:
-            self.scheduler.load_state_dict(alike["scheduler"])
+            self.scheduler.load_state_dict(replicated["scheduler"])
 
     def _pass(self, batch: Batch) -> Tensor:
         enter_phase("forward")

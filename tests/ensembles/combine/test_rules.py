@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.special import expit, softmax
 
-from sparkdl.ensembles.combine.rules import Combining, alike, in_order, probabilities, weighted
+from sparkdl.ensembles.combine.rules import Combining, in_order, probabilities, stack_outputs, weighted
 from sparkdl.errors import InvalidInput
 
 RANDOM = np.random.default_rng(0)
@@ -53,19 +53,19 @@ def test_sums_run_in_the_order_of_the_members():
 
 def test_outputs_of_compatible_shapes_are_stacked():
     one, two = torch.tensor([[0.3], [-2.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0]])
-    found = alike([one, two, one.reshape(2)], "soft").softmax(-1).numpy()
+    found = stack_outputs([one, two, one.reshape(2)], "soft").softmax(-1).numpy()
     np.testing.assert_allclose(found[0, :, 1], expit([0.3, -2.0]), rtol=1e-6)
     np.testing.assert_allclose(found[1], softmax(two.numpy(), 1), rtol=1e-6)
     np.testing.assert_array_equal(found[2], found[0])
     flat, column = torch.tensor([1.0, 2.0]), torch.tensor([[3.0], [5.0]])
-    np.testing.assert_array_equal(alike([flat, column], "mean"), [[1, 2], [3, 5]])
-    assert alike([column, column], "mean").shape == (2, 2, 1)
+    np.testing.assert_array_equal(stack_outputs([flat, column], "mean"), [[1, 2], [3, 5]])
+    assert stack_outputs([column, column], "mean").shape == (2, 2, 1)
 
 
 def test_outputs_of_other_shapes_raise():
     with pytest.raises(InvalidInput, match=r"have the shapes \[4, 2\], \[4, 3\]"):
-        alike([torch.zeros(4, 2), torch.zeros(4, 3)], "soft")
+        stack_outputs([torch.zeros(4, 2), torch.zeros(4, 3)], "soft")
     with pytest.raises(InvalidInput, match=r"have the shapes \[4\], \[4, 2\]"):
-        alike([torch.zeros(4, 1), torch.zeros(4, 2)], "mean")
+        stack_outputs([torch.zeros(4, 1), torch.zeros(4, 2)], "mean")
     with pytest.raises(InvalidInput, match=r"has the shape \[4, 2, 2\]; expected \[B, classes\]"):
         combined(np.zeros((5, 4, 2, 2)), "hard")
