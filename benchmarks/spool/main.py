@@ -1,6 +1,6 @@
 """Spooling and sorting a DataFrame's partitions against only counting the rows of the same Arrow batches.
 
-Both are jobs over the same persisted DataFrame with a gang's select, casts and shuffle. The time is that of collect().
+Both are jobs over the same persisted DataFrame with a gang's select, casts and shuffle. The program times collect().
 """
 
 from __future__ import annotations

@@ -57,7 +57,9 @@ class Round:
         update, memory = self.algorithm.map(self.objective, state["state"], shard, memory)
         for key, tensor in update.items():
             if not bool(torch.isfinite(tensor).all()):
-                raise InvalidInput(f"{key} is not finite; lower the learning rate, set maxGradNorm, scale the inputs.")
+                raise InvalidInput(
+                    f"{key} is not finite; lower the learning rate, set maxGradNorm or scale the inputs."
+                )
         if memory is None:
             return update, None
         return update, self._memories().write(state["number"], shard.index, memory)
