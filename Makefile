@@ -45,10 +45,10 @@ notebooks: $(INSTALLED) $(CLASSES) ## execute examples/*.ipynb, and write them i
 	$(WITH_JAVA) $(BIN)/python -m tests.notebooks.executing
 
 test: $(INSTALLED) $(CLASSES) ## the fast tests, never retried
-	$(WITH_JAVA) $(BIN)/pytest -m "not slow and not chaos and not gpu and not notebook"
+	$(WITH_JAVA) $(BIN)/python tests/parallel.py --fast
 
 test-all: $(INSTALLED) $(CLASSES) ## every test that needs no GPU; failed cluster and chaos tests get one retry
-	$(WITH_JAVA) $(BIN)/python tests/retry.py
+	$(WITH_JAVA) $(BIN)/python tests/parallel.py
 
 check: $(INSTALLED) ## style, types, layers, sizes and the documentation, in about a minute
 	$(BIN)/ruff check

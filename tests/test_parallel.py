@@ -1,4 +1,4 @@
-"""``tests/retry.py`` on small suites of its own, each in a fresh directory."""
+"""``tests/parallel.py`` on small suites of its own, each in a fresh directory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("retry.py")
-SETTINGS = "[pytest]\nmarkers =\n    cluster: x\n    chaos: x\n    gpu: x\n"
+PROGRAM = Path(__file__).with_name("parallel.py")
+SETTINGS = "[pytest]\nmarkers =\n    cluster: x\n    chaos: x\n    gpu: x\n    slow: x\n    notebook: x\n"
 
 PLAIN = "def test_plain():\n    pass\n"
 BROKEN = "def test_broken():\n    assert False\n"
@@ -25,6 +25,7 @@ def test_{mark}():
     assert known
 """
 HOPELESS = "import pytest\n@pytest.mark.cluster\ndef test_hopeless():\n    assert False\n"
+HOPELESS_CHAOS = HOPELESS.replace("cluster", "chaos")
 STEADY = "import pytest\n@pytest.mark.cluster\ndef test_steady():\n    open('runs', 'a').write('x')\n"
 KILLED = "import os, pytest\n@pytest.mark.chaos\ndef test_killed():\n    os._exit(1)\n"
 
@@ -34,28 +35,32 @@ FAILED = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.parametrize(
-    ("tests", "code", "retried"),
+    ("options", "tests", "code", "retried"),
     [
-        ((PLAIN, STEADY, GPU), 0, []),
-        ((PLAIN,), 0, []),
-        ((), pytest.ExitCode.NO_TESTS_COLLECTED, []),
-        ((PLAIN, STEADY, CLUSTER, CHAOS), 0, ["test_chaos", "test_cluster"]),
-        ((PLAIN, HOPELESS), FAILED, ["test_hopeless"]),
-        ((BROKEN, STEADY), FAILED, []),
-        ((BROKEN, CLUSTER), FAILED, ["test_cluster"]),
-        ((PLAIN, KILLED), 1, []),
-        (("import nowhere_at_all\n", STEADY), pytest.ExitCode.INTERRUPTED, []),
+        ((), (PLAIN, STEADY, GPU), 0, []),
+        ((), (PLAIN,), 0, []),
+        ((), (), pytest.ExitCode.NO_TESTS_COLLECTED, []),
+        ((), (PLAIN, STEADY, CLUSTER, CHAOS), 0, ["test_chaos", "test_cluster"]),
+        ((), (PLAIN, HOPELESS), FAILED, ["test_hopeless"]),
+        ((), (BROKEN, STEADY), FAILED, []),
+        ((), (BROKEN, CLUSTER), FAILED, ["test_cluster"]),
+        ((), (PLAIN, KILLED), 1, []),
+        ((), ("import nowhere_at_all\n", STEADY), pytest.ExitCode.INTERRUPTED, []),
+        (("--fast",), (PLAIN, STEADY, HOPELESS_CHAOS), 0, []),
+        (("--fast",), (PLAIN, CLUSTER), FAILED, []),
     ],
-    ids=["pass", "no cluster", "none", "flaky", "hopeless", "one chance", "broken and flaky", "killed", "collection"],
+    ids=["pass", "one lot", "none", "flaky", "hopeless", "broken", "both", "killed", "import", "fast", "fast flaky"],
 )
-def test_code_and_second_chances(tests, code, retried, tmp_path):
+def test_code_and_second_chances(options, tests, code, retried, tmp_path):
     (tmp_path / "pytest.ini").write_text(SETTINGS)
     for number, text in enumerate(tests):
         # A test of ensembles runs in a lot of its own, and has two chances as well.
         path = tmp_path / ("ensembles" if text is CLUSTER else "") / f"test_{number}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    ended = subprocess.run([sys.executable, PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, PROGRAM, *options], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     names = [line.partition("::")[2] for line in ended.stdout.splitlines() if line.startswith("RETRY: ")]
     assert (ended.returncode, sorted(names)) == (code, retried)
     if CHAOS in tests:  # passed tests do not run again
