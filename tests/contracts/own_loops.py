@@ -1,4 +1,4 @@
-"""Users' own loops as the work of a gang: torch.distributed, DDP and Lightning Fabric."""
+"""Users' own loops as the work of a gang: DDP and Lightning Fabric."""
 
 from __future__ import annotations
 
@@ -17,37 +17,6 @@ from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.training.loop import Training
 from tests.contracts.work import Net, Seeded, arrays
-
-
-def collectives(world: World, shard: Shard | None) -> dict[str, Any]:
-    """Collectives of at least two workers, each with its result on this worker."""
-    rank, size, results = world.rank, world.size, {}
-    number = torch.tensor([rank + 1.0])
-    dist.barrier()
-    results["summed"] = _after(dist.all_reduce, number.clone())
-    results["largest"] = _after(dist.all_reduce, number.clone(), dist.ReduceOp.MAX)
-    results["sent to all"] = _after(dist.broadcast, number.clone(), src=size - 1)
-    gathered = [torch.zeros(1) for _ in range(size)]
-    dist.all_gather(gathered, number)
-    results["gathered"] = torch.cat(gathered).tolist()
-    objects: list[Any] = [None] * size
-    dist.all_gather_object(objects, {"rank": rank})
-    results["objects"] = objects
-    pieces = [torch.tensor([10.0 * rank + index]) for index in range(size)]
-    results["scattered"] = _after(dist.reduce_scatter, torch.zeros(1), pieces)
-    arrived = torch.zeros(1)
-    sent = dist.isend(number, (rank + 1) % size)
-    dist.recv(arrived, (rank - 1) % size)
-    sent.wait()
-    results["from the left"] = arrived.tolist()
-    alone = dist.new_group([0])
-    results["of the first alone"] = _after(dist.all_reduce, number.clone(), group=alone) if rank == 0 else None
-    return results
-
-
-def _after(collective: Any, tensor: torch.Tensor, *arguments: Any, **options: Any) -> list[float]:
-    collective(tensor, *arguments, **options)
-    return tensor.tolist()
 
 
 @dataclass(frozen=True)

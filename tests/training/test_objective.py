@@ -243,45 +243,23 @@ def test_weights_and_loss_have_dtype_of_precision(precision: str, dtype: torch.d
     assert RATES.dtype == torch.float32
 
 
-LINEAR, SQUARES = partial(nn.Linear, 2, 1), nn.MSELoss()
-
-
 @pytest.mark.parametrize(
-    ("objective", "message"),
+    ("options", "message"),
     [
-        *(
-            (partial(Objective, model, SQUARES), "has no trainable parameters; nothing can be trained")
-            for model in (nn.ReLU, nn.ReLU(), lambda: nn.Linear(2, 1).requires_grad_(False))
-        ),
-        *(
-            (partial(Objective, lambda made=made: made, SQUARES), rf"model\(\) returned {name}; expected a torch.nn.M")
-            for made, name in ((None, "NoneType"), (nn.Linear, "type"))
-        ),
-        *(
-            (partial(Objective, LINEAR, loss), f"has reduction='{loss.reduction}'; expected 'mean'")
-            for loss in (nn.MSELoss(reduction="sum"), nn.KLDivLoss(reduction="batchmean"))
-        ),
-        *(
-            (partial(Objective, LINEAR, loss), r"loss is .*; expected a function loss\(output, target\), or an nn loss")
-            for loss in ("mse", None, nn.MSELoss)
-        ),
-        (
-            partial(Objective, LINEAR, SQUARES, torch.optim.LBFGS),
-            r"optimizer is LBFGS, .* closure.* strategy=LBFGS\(\)",
-        ),
-        (
-            partial(Objective, LINEAR, SQUARES, precision="fp16"),
-            "precision is 'fp16'; expected one of fp32, bf16, fp64",
-        ),
-        *(
-            (
-                partial(Objective, LINEAR, SQUARES, max_grad_norm=norm),
-                f"maxGradNorm is {norm}; expected a number above 0",
-            )
-            for norm in (0, -1.0, float("nan"))
-        ),
+        ({"model": nn.ReLU}, "ReLU has no trainable parameters; nothing can be trained"),
+        ({"model": nn.Linear(2, 1).requires_grad_(False)}, "has no trainable parameters"),
+        ({"model": lambda: None}, r"model\(\) returned NoneType; expected a torch.nn.Module"),
+        ({"model": lambda: nn.Linear}, r"model\(\) returned type; expected a torch.nn.Module"),
+        ({"loss": nn.KLDivLoss(reduction="batchmean")}, "has reduction='batchmean'; expected 'mean'"),
+        ({"loss": "mse"}, r"loss is .*; expected a function loss\(output, target\), or an nn loss"),
+        ({"loss": nn.MSELoss}, r"loss is .*; expected a function loss\(output, target\), or an nn loss"),
+        ({"optimizer": torch.optim.LBFGS}, r"optimizer is LBFGS, .* closure.* strategy=LBFGS\(\)"),
+        ({"precision": "fp16"}, "precision is 'fp16'; expected one of fp32, bf16, fp64"),
+        ({"max_grad_norm": 0}, "maxGradNorm is 0; expected a number above 0"),
+        ({"max_grad_norm": float("nan")}, "maxGradNorm is nan; expected a number above 0"),
     ],
 )
-def test_invalid_objective_raises(objective: Callable[[], Objective], message: str) -> None:
+def test_invalid_objective_raises(options: dict[str, Any], message: str) -> None:
+    options = {"model": partial(nn.Linear, 2, 1), "loss": nn.MSELoss()} | options
     with pytest.raises(InvalidInput, match=message):
-        (made := objective()).open_optimizer(made.build().parameters())
+        (made := Objective(**options)).open_optimizer(made.build().parameters())

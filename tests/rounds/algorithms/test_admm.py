@@ -1,4 +1,4 @@
-"""Consensus ADMM: its equations in numpy, its residuals and its solvers."""
+"""Consensus ADMM: the contract, its equations in numpy, its residuals and its solvers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,24 @@ import torch
 from torch import nn
 
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
-from sparkdl.rounds.local_solvers import ConjugateGradient, NewtonCG, Problem
+from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver, NewtonCG, Problem
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L1, L2
-from tests.contracts.algorithm_contract import data, jobs, objective, shards_of, states
+from tests.contracts.algorithm_contract import AlgorithmContract, data, jobs, objective, shards_of, states
 
 SIZES = (20, 30, 40)
+
+
+class TestExactSolver(AlgorithmContract):
+    algorithm = ConsensusADMM(solver=ConjugateGradient(), prox=L2(1e-3))
+
+
+class TestSmoothSolver(AlgorithmContract):
+    algorithm = ConsensusADMM(solver=NewtonCG())
+
+
+class TestInexactSolver(AlgorithmContract):
+    algorithm = ConsensusADMM(solver=LocalSGDSolver(batch_size=4), adapt_rounds=0, alpha=1.0)
 
 
 def matrices(rows: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Federated averaging: its equations by hand, drawing of clients, buffers, and quantized updates."""
+"""Federated averaging: the contract, its equations by hand, drawing of clients, buffers, and quantized updates."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
 from sparkdl.rounds.quantization import packed, quantised, quantised_each
 from sparkdl.training.objective import Objective
+from tests.contracts.algorithm_contract import AlgorithmContract
 
 SIZES = (3, 40, 11, 7, 25)  # rows of each client
 IDS = (-4, 0, 9, 12, 1 << 40)
@@ -38,6 +39,16 @@ RATE = 0.05
 SQUARES = Objective(partial(nn.Linear, 3, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=RATE), precision="fp64")
 ALL = partial(FederatedAveraging, "client", client_fraction=1.0)
 FED_SGD = ALL(batch_size=1000)
+
+
+class TestFederatedAveraging(AlgorithmContract):
+    algorithm = FederatedAveraging("client", client_fraction=0.4, rounds=40, epochs=2, batch_size=2, prox_mu=0.01)
+
+
+class TestMomentumAndFewBits(AlgorithmContract):
+    algorithm = FederatedAveraging(
+        "client", client_fraction=0.5, rounds=40, batch_size=2, momentum=0.5, learning_rate=0.5, quantize_bits=8
+    )
 
 
 def clients() -> list[pa.Table]:

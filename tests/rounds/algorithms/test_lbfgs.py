@@ -1,4 +1,4 @@
-"""L-BFGS: the recursion, the line search, and the best point of a run."""
+"""L-BFGS: the contract, the recursion, the line search, and the best point of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,20 @@ from sparkdl.rounds.algorithms.lbfgs import LBFGS, two_loops
 from sparkdl.rounds.line_search import C1, C2, Point, Search, begin, observe
 from sparkdl.rounds.loop import Round, Rounds
 from sparkdl.rounds.parameters import flatten
-from tests.contracts.algorithm_contract import InlineTaskRunner, data, jobs, objective, shards_of, states
+from tests.contracts.algorithm_contract import (
+    AlgorithmContract,
+    InlineTaskRunner,
+    data,
+    jobs,
+    objective,
+    shards_of,
+    states,
+)
+
+
+class TestLBFGS(AlgorithmContract):
+    algorithm = LBFGS(l2=1e-3)
+
 
 # Each is a function and its slope.
 FUNCTIONS = {
@@ -82,9 +95,10 @@ def test_recursion_equals_its_matrix() -> None:
 @pytest.mark.parametrize("l2", [0.0, 0.5])
 def test_quadratic_converges_to_normal_equations_in_few_evaluations(l2, bias):
     options = {} if bias is None else {"penalize_bias": bias}
-    state, history = Rounds(LBFGS(l2=l2, gtol=1e-9, ftol=0.0, **options), objective()).run(jobs(3))
+    state, history = Rounds(LBFGS(3, l2=l2, gtol=1e-9, ftol=0.0, **options), objective()).run(jobs(3))
     assert history[-1]["status"].startswith("converged")
     assert len(history) < 20
+    assert len(state["pairs"]) == 3
     arrays = data()
     rows, w = np.c_[arrays["x"], np.ones(90)], arrays["w"]
     a, b = 2 * (rows * w[:, None]).T @ rows / w.sum(), 2 * (rows * w[:, None]).T @ arrays["y"] / w.sum()

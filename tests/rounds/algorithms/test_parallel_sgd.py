@@ -1,4 +1,4 @@
-"""Averages of parallel SGD: the shards' shares, integers, statistics, and tensors that are not finite."""
+"""Parallel SGD: the contract, the shards' shares, integers, statistics, and tensors that are not finite."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.local_solvers import LocalSGDSolver, NewtonCG
 from sparkdl.rounds.loop import Rounds
-from tests.contracts.algorithm_contract import COLUMNS, data, jobs, objective, shards_of, states
+from tests.contracts.algorithm_contract import COLUMNS, AlgorithmContract, data, jobs, objective, shards_of, states
+
+
+class TestParallelSGD(AlgorithmContract):
+    algorithm = ParallelSGD(rounds=40, shard_batch_size=4)
 
 
 @pytest.mark.parametrize("weighted", [True, False])
