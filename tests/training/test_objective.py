@@ -168,7 +168,7 @@ def each_huber(output: Tensor, target: Tensor) -> Tensor:
     return F.huber_loss(output, target, reduction="none")
 
 
-@pytest.mark.parametrize("loss", [F.huber_loss, each_huber, partial(F.huber_loss, delta=1.0)])
+@pytest.mark.parametrize("loss", [F.huber_loss, each_huber])
 @pytest.mark.parametrize("shape", [(), (4, 2)], ids=str)
 def test_functions(loss: Callable[..., Tensor], shape: tuple[int, ...]) -> None:
     output, target = scores(ROWS, *shape), torch.randn(ROWS, *shape, dtype=torch.float64)

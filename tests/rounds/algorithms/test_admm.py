@@ -1,10 +1,10 @@
-"""Consensus ADMM: the contract, its equations in numpy, its residuals and its solvers."""
+"""Consensus ADMM: the contract, its equations in numpy, its residuals, solvers and penalties."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import nn
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver, NewtonCG, Problem
 from sparkdl.rounds.loop import Rounds
-from sparkdl.rounds.prox import L1, L2
+from sparkdl.rounds.prox import L1, L2, Box, ElasticNet, Prox, penalised
 from tests.contracts.algorithm_contract import AlgorithmContract, data, jobs, objective, shards_of, states
 
 SIZES = (20, 30, 40)
@@ -160,3 +160,34 @@ def test_shard_without_rows_is_outside_consensus():
     one, other = (states(algorithm, shards_of(*sizes), 6)[1:] for sizes in ((40, 50), (40, 50, 0)))
     assert [state["row"] for state in one] == [state["row"] for state in other]
     assert other[-1]["shards"] == 2
+
+
+# ---- penalties -----------------------------------------------------------------------------------------------------
+
+V = torch.tensor([-3.0, -0.4, 0.0, 0.2, 1.0, 5.0], dtype=torch.float64)
+PENALTIES: dict[Prox, Callable[[torch.Tensor], torch.Tensor]] = {
+    L1(0.7): lambda z: 0.7 * z.abs(),
+    L2(0.7): lambda z: 0.7 / 2 * z.square(),
+    ElasticNet(0.7, 0.3): lambda z: 0.7 * (0.3 * z.abs() + 0.7 / 2 * z.square()),
+    ElasticNet(0.7, 1.0): lambda z: 0.7 * z.abs(),
+    Box(-1.0, 0.5): lambda z: torch.where((z >= -1.0) & (z <= 0.5), 0.0, torch.inf),
+    L1(0.0): torch.zeros_like,
+}
+"""Penalty -> its value, entry by entry."""
+
+
+@pytest.mark.parametrize("penalty", PENALTIES, ids=str)
+@pytest.mark.parametrize("t", [0.1, 1.0, 3.0])
+def test_prox_minimises_its_definition(penalty: Prox, t: float) -> None:
+    def cost(x: torch.Tensor) -> torch.Tensor:
+        return PENALTIES[penalty](x) + (x - V).square() / (2 * t)
+
+    z = penalty.prox(V, t)
+    for step in (-1e-1, -1e-3, -1e-5, 1e-5, 1e-3, 1e-1):
+        assert bool((cost(z + step) >= cost(z) - 1e-15).all())
+
+
+def test_biases_are_penalised_on_request() -> None:
+    weights = {"0.weight": torch.zeros(3, 2), "0.bias": torch.zeros(3), "norm.weight": torch.zeros(3)}
+    assert penalised(weights, biases=False) == {"0.weight": True, "0.bias": False, "norm.weight": False}
+    assert all(penalised(weights, biases=True).values())

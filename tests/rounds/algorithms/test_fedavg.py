@@ -23,6 +23,7 @@ from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
 from sparkdl.rounds.quantization import packed, quantised, quantised_each
 from sparkdl.training.objective import Objective
+from tests.contracts import work
 from tests.contracts.algorithm_contract import AlgorithmContract
 
 SIZES = (3, 40, 11, 7, 25)  # rows of each client
@@ -175,25 +176,13 @@ def test_diverging_client_is_named():
         run(ALL(epochs=400), 1, tables=clients()[1:2], objective=wild)
 
 
-class Tied(nn.Module):
-    """Two layers that share one parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other, self.last = nn.Linear(3, 3), nn.Linear(3, 3, bias=False), nn.Linear(3, 1)
-        self.other.weight = self.one.weight
-
-    def forward(self, x):
-        return self.last(self.other(torch.tanh(self.one(x))))
-
-
 def test_tied_parameter_follows_server():
     """The other name of a tied parameter was averaged plainly, and on loading it overwrote the server's step."""
-    minimised = replace(SQUARES, model=Tied)
+    minimised = replace(SQUARES, model=work.Tied)
     before = FED_SGD.init(minimised, 3)["weights"]
     state, _ = run(replace(FED_SGD, learning_rate=0.25), 1, objective=minimised)
     whole, _ = run(FED_SGD, 1, objective=minimised)
-    assert "other.weight" not in state["weights"]
+    assert "second.weight" not in state["weights"]
     for name, tensor in state["weights"].items():
         expected = before[name] + 0.25 * (whole["weights"][name] - before[name])
         assert torch.allclose(tensor, expected, rtol=0, atol=1e-13), name
@@ -281,21 +270,17 @@ def test_each_tensor_has_its_own_levels_and_never_grows():
     assert not torch.equal(quantised_each(given, (3,), 2, generator(0)), given)
 
 
-def quantised_run(bits: int | None):
+@pytest.mark.parametrize("bits", [None, 3, 16])
+def test_bytes_and_bytes_saved(bits):
     """One round of a wide linear regression of six clients, in fp32."""
     x = np.random.default_rng(4).normal(size=(240, 30))
     y = x @ np.random.default_rng(5).normal(size=30)
-    table = pa.table({"x": list(x), "y": y, "client": np.arange(240) // 40, "id": np.arange(240)})
+    whole = pa.table({"x": list(x), "y": y, "client": np.arange(240) // 40, "id": np.arange(240)})
     objective = Objective(partial(nn.Linear, 30, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=0.02))
     algorithm = FederatedAveraging("client", quantize_bits=bits, client_fraction=0.5, batch_size=8)
     columns = replace(COLUMNS, floating="float32")
-    return run(algorithm, 1, tables=[table.slice(0, 120), table.slice(120)], columns=columns, objective=objective)
-
-
-@pytest.mark.parametrize("bits", [None, 1, 2, 3, 8, 16])
-def test_bytes_and_bytes_saved(bits):
-    _, history = quantised_run(bits)
+    _, [row] = run(algorithm, 1, tables=[whole], columns=columns, objective=objective)
     weight = 30 * 4 if bits is None else math.ceil(30 * bits / 8) + 8
-    assert history[0]["clients"] == 3
-    assert history[0]["bytes"] == 3 * (weight + 4)  # one bias is sent without quantization
-    assert history[0]["bytes_saved"] == 3 * 31 * 4 - history[0]["bytes"]
+    assert row["clients"] == 3
+    assert row["bytes"] == 3 * (weight + 4)  # one bias is sent without quantization
+    assert row["bytes_saved"] == 3 * 31 * 4 - row["bytes"]

@@ -72,41 +72,22 @@ def test_every_row_belongs_to_its_client_in_order_of_ids():
 # ---- client columns --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "ids",
-    [
-        *((NUMBER % 4).astype(f"{sign}int{width}") for sign in ("", "u") for width in (8, 16, 32, 64)),
-        (NUMBER % 4).astype(np.float64),
-        np.array([-1, 0, -(1 << 63), (1 << 63) - 1] * (ROWS // 4), dtype=np.int64),
-    ],
-    ids=lambda ids: f"{ids.dtype} {ids[0]}",
-)
+@pytest.mark.parametrize("ids", [np.uint8([0, 1]), np.float64([0, 1]), np.int64([-(1 << 63), (1 << 63) - 1])], ids=str)
 def test_whole_numbers_of_any_type_are_clients(ids):
-    assert run(table(ids))[1] == [4, 4]
+    assert run(table(np.tile(ids, ROWS // 2)))[1] == [2, 2]
 
 
 @pytest.mark.parametrize(
-    ("client", "column", "message"),
+    ("column", "client", "message"),
     [
-        (pa.array([None, *range(ROWS - 1)], pa.int64()), CLIENT, r"'client' has 1 null"),
-        (np.linspace(0.0, 1.0, ROWS), CLIENT, r"column 'client'.*int64"),
-        (np.array([np.nan, *range(ROWS - 1)]), CLIENT, r"column 'client'.*NaN"),
-        (pa.array([f"user {row}" for row in range(ROWS)]), CLIENT, r"'client' has type string.*Turn strings into"),
-        (pa.array([f"user {row}" for row in range(ROWS)]).dictionary_encode(), CLIENT, r"'client'.*Turn strings into"),
-        (list(np.zeros((ROWS, 2))), CLIENT, r"column 'client'"),
-        (NUMBER / 2, InputColumn("client"), r"'client' .*float64.*Column\('client', 'int64'\)"),
-        (NUMBER, InputColumn("user", "int64"), "there is no column 'user'; the data has 'x', 'y', 'client'"),
-        (NUMBER, None, "client='client', and there is no client column"),
+        (InputColumn("client"), "client", r"'client' .*float64.*Column\('client', 'int64'\)"),
+        (None, "client", "client='client', and there is no client column"),
+        (CLIENT, "user", "client='user', and the client column is 'client'"),
     ],
 )
-def test_invalid_client_column_raises(client, column, message):
+def test_unsuitable_client_column_raises(column, client, message):
     with pytest.raises(InvalidInput, match=message):
-        run(table(client), replace(COLUMNS, client=column))
-
-
-def test_other_client_column_raises():
-    with pytest.raises(InvalidInput, match="client='user', and the client column is 'client'"):
-        run(table(NUMBER), client="user")
+        run(table(NUMBER.astype(float)), replace(COLUMNS, client=column), client=client)
 
 
 # ---- clients without weight ------------------------------------------------------------------------------------------
