@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import os
 import pickle
 import select
 import socket
@@ -16,6 +15,7 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -24,8 +24,7 @@ from sparkdl.telemetry import protocol
 from sparkdl.telemetry import server as server_module
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.event_reader import read_events
-from sparkdl.telemetry.protocol import Endpoint, shut
+from sparkdl.telemetry.protocol import Connection, Endpoint
 from sparkdl.telemetry.recorder import Recorder
 from tests.listening import LONG, still_works, values
 
@@ -47,6 +46,7 @@ class Raw:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
         self.socket.connect((endpoint.addresses[0], endpoint.port))
         self.nonce = self.read(32)
+        self.session = self.nonce + HELLO
 
     def read(self, size: int) -> bytes:
         data = b""
@@ -55,7 +55,7 @@ class Raw:
         return data
 
     def frame(self, sequence: int, payload: bytes, side: bytes = b"c") -> bytes:
-        session = self.nonce if side == b"c" and not sequence else self.nonce + HELLO
+        session = self.nonce if side == b"c" and not sequence else self.session
         seal = hmac.new(self.key, side + session + struct.pack(">Q", sequence) + payload, "sha256").digest()
         return struct.pack(">I", len(payload)) + seal + payload
 
@@ -78,45 +78,6 @@ class Raw:
             while received := self.socket.recv(1 << 16):
                 data += received
         return data
-
-
-class Proxy:
-    """Carries one connection to a channel, records both directions, and may flip a bit of a byte from the worker."""
-
-    def __init__(self, endpoint: Endpoint, flipped: int = -1) -> None:
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = Endpoint(("127.0.0.1",), self._server.getsockname()[1], endpoint.key)
-        self.recorded = {"worker": b"", "driver": b""}
-        self._flipped = flipped
-        self._thread = threading.Thread(target=self._carry, args=(endpoint,))
-        self._thread.start()
-
-    def _carry(self, endpoint: Endpoint) -> None:
-        driver = socket.create_connection((endpoint.addresses[0], endpoint.port), LONG)
-        worker, _ = self._server.accept()
-        self._server.close()  # a second connection is refused
-        with driver, worker:
-            ways = {worker: ("worker", driver), driver: ("driver", worker)}
-            while ways:
-                for way in select.select(list(ways), [], [], LONG)[0]:
-                    name, target = ways[way]
-                    received = b""
-                    with contextlib.suppress(ConnectionResetError):
-                        received = way.recv(1 << 16)
-                    place = self._flipped - len(self.recorded[name])
-                    if name == "worker" and 0 <= place < len(received):
-                        received = received[:place] + bytes([received[place] ^ 1]) + received[place + 1 :]
-                    self.recorded[name] += received
-                    if received:
-                        with contextlib.suppress(OSError):  # the other side has closed
-                            target.sendall(received)
-                    else:
-                        shut(target)
-                        del ways[way]
-
-    def join(self) -> dict[str, bytes]:
-        self._thread.join(LONG)
-        return self.recorded
 
 
 def test_ipv6(seen):
@@ -219,53 +180,49 @@ def test_worker_without_reads_blocks_nobody(seen, monkeypatch):
     raw.socket.close()
 
 
+ONE, TWO = (Event("value", 0, 0, 0.0, None, {"value": value}).to_json().encode() for value in (1, 2))
+
+
 def test_replayed_session_is_rejected(channel, seen):
-    proxy = Proxy(channel.endpoint)
-    with Recorder(proxy.endpoint, rank=0) as recorder:
-        recorder.record("value", value=1)
-    assert (recorder.counts.dropped, channel.received) == (0, 1)
-    recorded = proxy.join()["worker"]
-    assert b'"value":1' in recorded
-    raw = Raw(channel.endpoint)
-    raw.send(recorded)
-    assert raw.rest() == b""
-    assert (channel.refused, channel.received) == (1, 1)
+    first, again = Raw(channel.endpoint).join(), Raw(channel.endpoint)
+    again.send(first.frame(0, HELLO) + first.frame(1, ONE))
+    assert again.rest() == b""
+    assert (channel.refused, seen.events) == (1, [])
+    first.socket.close()
 
 
 def test_replayed_driver_is_rejected(seen):
     with Channel(seen, addresses=("no-such-host.invalid", "x" * 70, "127.0.0.2", "127.0.0.1")) as channel:
-        proxy = Proxy(Endpoint(("127.0.0.1",), channel.endpoint.port, channel.endpoint.key))
-        with Recorder(proxy.endpoint, rank=0) as recorder:
-            recorder.record("value", value=1)
-        recorded = proxy.join()["driver"]
-        assert len(recorded) == 32 + 2 * RECEIPT
+        client = Connection.open("127.0.0.1", channel.endpoint, LONG)
+        raw = Raw(replace(channel.endpoint, addresses=("127.0.0.1",))).join()
+        raw.session = client._session
+        recorded = raw.session[:32] + raw.receipt(0) + raw.receipt(1)
+        client.close()
+        raw.socket.close()
         with closing(socket.create_server(("127.0.0.2", channel.endpoint.port))) as impostor:
             answer = threading.Thread(target=lambda: impostor.accept()[0].sendall(recorded))
             answer.start()
-            still_works(channel, seen)
+            with Recorder(channel.endpoint, rank=0) as recorder:
+                recorder.record("value", value=1)
             answer.join(LONG)
-        assert channel.refused == 0
+        assert (values(seen.events), recorder.counts.broken, channel.refused) == ([1], False, 0)
 
 
-FIRST = 4 + 32 + len(b'{"hello":""}') + 32  # bytes of the worker's first frame
+FIRST = 4 + 32 + len(HELLO)  # bytes of the worker's first frame
 LENGTHENED = FIRST + 2  # the byte that announces 256 more bytes of an event, which never come
 
 
 @pytest.mark.parametrize("place", [0, 3, 10, 40, FIRST, LENGTHENED, FIRST + 10, FIRST + 40, FIRST + 80])
-def test_flipped_bit_is_noticed_and_event_is_kept_in_file(place, seen, tmp_path, monkeypatch):
-    monkeypatch.setattr(server_module, "HANDSHAKE_SECONDS", 0.3)
-    with Channel(seen) as channel:
-        proxy = Proxy(channel.endpoint, flipped=place)
-        with Recorder(proxy.endpoint, rank=0, fallback=tmp_path) as recorder:
-            recorder.record("value", value=1)
-            recorder.close(0.5)
-        proxy.join()
-        assert (recorder.counts.dropped, seen.events, channel.refused) == (0, [], place != LENGTHENED)
-    assert values(read_events(tmp_path)) == [1]
-    assert os.listdir(tmp_path) == ["rank-0.attempt-0.jsonl"]
+def test_flipped_bit_is_noticed(place, channel, seen):
+    raw = Raw(channel.endpoint)
+    speech = bytearray(raw.frame(0, HELLO) + raw.frame(1, ONE))
+    speech[place] ^= 1
+    raw.send(speech)
+    raw.socket.shutdown(socket.SHUT_WR)
+    assert raw.rest() == (raw.receipt(0) if place >= FIRST else b"")
+    assert (seen.events, channel.refused) == ([], place != LENGTHENED)
 
 
-ONE, TWO = (Event("value", 0, 0, 0.0, None, {"value": value}).to_json().encode() for value in (1, 2))
 FORGERIES: dict[str, Callable[[Raw], bytes]] = {
     "repeated": lambda raw: raw.frame(1, ONE) * 2,
     "left out": lambda raw: raw.frame(2, TWO),
