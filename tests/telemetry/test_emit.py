@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
 
 import pytest
 
@@ -19,11 +16,13 @@ from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record, recording, span
 from sparkdl.telemetry.event_reader import read_events
+from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.recorder import Recorder
+from sparkdl.telemetry.step_timer import end_step, enter_phase
+from sparkdl.telemetry.task_recorder import Reporting
 from tests.listening import LONG, Seen, Stuck, nobody, values
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("nothing_is_left")]
-SPAWN = multiprocessing.get_context("spawn")
 
 
 @pytest.mark.parametrize(
@@ -41,67 +40,39 @@ def test_import_loads_nothing_heavy(modules, heavy):
 # ---- workers ----------------------------------------------------------------------------------------------------
 
 
-def worker(endpoint, rank, count):
-    clock = Clock()
-    with Recorder(endpoint, rank=rank, attempt=1) as recorder, recording(recorder):
-        for index in range(count):
-            record("value", clock=clock, value=index)
-            clock.tick(8)
-        with span("work", clock=clock, rows=count):
-            pass
-
-
-def test_events_of_processes_arrive_in_order_and_one_at_a_time(nothing_is_left, seen):
+def test_events_of_workers_arrive_in_order_and_one_at_a_time(nothing_is_left, seen):
     lock, overlaps = threading.Lock(), []
 
     def listener(event):
         if not lock.acquire(blocking=False):
             overlaps.append(event)
             return
+        time.sleep(0.001)
         seen(event)
         lock.release()
 
     with Channel(listener) as channel:
-        processes = [SPAWN.Process(target=worker, args=(channel.endpoint, rank, 300)) for rank in range(2)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(LONG)
-            assert process.exitcode == 0
-        assert channel.received == len(seen.events) == 2 * 301  # all are here once the workers have ended
+        with Recorder(channel.endpoint, rank=0) as first, Recorder(channel.endpoint, rank=1) as second:
+            for value in range(100):
+                for recorder in (first, second):
+                    recorder.record("value", value=value)
+        assert channel.received == len(seen.events) == 2 * 100  # all are here once the recorders are closed
         assert (channel.refused, overlaps) == (0, [])
     for rank in range(2):
-        *steps, last = [event for event in seen.events if event.rank == rank]
-        assert values(steps) == list(range(300))
-        assert steps[5].clock == {"epoch": 0, "step": 5, "samples": 40}
-        assert last.payload.keys() == {"name", "start", "seconds", "rows"}
-        assert {event.attempt for event in steps} == {1}
+        assert values([event for event in seen.events if event.rank == rank]) == list(range(100))
 
 
 # ---- without a driver -------------------------------------------------------------------------------------------
 
 
-def driver(pipe):
-    seen = Seen()
+def test_after_end_of_driver_events_go_to_file(seen, tmp_path):
     with Channel(seen) as channel:
-        pipe.send(channel.endpoint)
-        pipe.send(values(seen.wait(1)))
-        seen.wait(1 << 30)
-
-
-def test_after_death_of_driver_events_go_to_file(tmp_path):
-    ours, theirs = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=driver, args=(theirs,))
-    process.start()
-    with closing(ours), closing(theirs):
-        endpoint = ours.recv()
-        with Recorder(endpoint, rank=3, attempt=1, fallback=tmp_path / "kept") as recorder:
-            recorder.record("value", value=0)
-            assert ours.recv() == [0]
-            os.kill(process.pid, signal.SIGKILL)
-            process.join(LONG)
-            for value in range(1, 6):
-                recorder.record("value", value=value)
+        recorder = Recorder(channel.endpoint, rank=3, attempt=1, fallback=tmp_path / "kept")
+        recorder.record("value", value=0)
+        seen.wait(1)
+    for value in range(1, 6):
+        recorder.record("value", value=value)
+    recorder.close()
     assert recorder.counts.dropped == 0
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["rank-3.attempt-1.jsonl"]
     # No receipt covers the first event, so the file has it as well.
@@ -276,3 +247,49 @@ def test_forked_child_records_nothing(seen):
         record("value", value=2)
     assert os.waitstatus_to_exitcode(status) == 0
     assert values(seen.events) == [2]
+
+
+# ---- tasks ---------------------------------------------------------------------------------------------------------
+
+
+def test_events_have_index_and_attempt_of_task(channel, seen):
+    with Reporting().task("map", 0) as counts:  # without a destination
+        record("hello")
+    assert counts.last == 0
+    with Reporting(channel.endpoint, number=7).task("map", 3, 2):
+        record("hello", clock=Clock(1, 2, 3))
+        enter_phase("forward")
+        end_step(rows=5)
+    with pytest.raises(LookupError), Reporting(listener=seen).task("map", 3, 2):
+        raise LookupError
+    assert {(event.rank, event.attempt) for event in seen.events} == {(3, 2)}
+    assert [event.kind for event in seen.events] == ["hello", "step", "step", "span", "span"]
+    assert (seen.events[3].payload["name"], seen.events[3].payload["round"]) == ("map", 7)
+    assert seen.events[-1].payload["error"] == "LookupError"
+
+
+def test_silent_driver_is_asked_once(tmp_path, monkeypatch):
+    asked = []
+
+    def refuse(address, *_):
+        asked.append(address)
+        raise ConnectionError("nobody")
+
+    monkeypatch.setattr(recorder_module.Connection, "open", refuse)
+    endpoint = nobody()
+    for index in range(5):
+        with Reporting(endpoint, str(tmp_path)).task("map", index):
+            record("hello")
+    assert asked == ["127.0.0.1"]
+    assert sorted(event.rank for event in read_events(tmp_path) if event.kind == "hello") == [0, 1, 2, 3, 4]
+
+
+def test_driver_without_answers_delays_no_task(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = Endpoint(("127.0.0.1",), server.getsockname()[1], bytes(32))
+        start = time.monotonic()
+        for index in range(20):
+            with Reporting(endpoint, str(tmp_path)).task("map", index):
+                record("hello")
+        assert time.monotonic() - start < 60  # and not 20 times as long as one connection may take
+    assert len([event for event in read_events(tmp_path) if event.kind == "hello"]) == 20
