@@ -33,8 +33,8 @@ def save(checkpoints, step, *, shards=3, attempt=0, **options):
 
 def newest(checkpoints, **options):
     """The step of the newest checkpoint; None without one."""
-    found = checkpoints.latest(**options)
-    return None if found is None else found[1].manifest.clock.step
+    latest = checkpoints.latest(**options)
+    return None if latest is None else latest[1].manifest.clock.step
 
 
 def there(checkpoints):
@@ -53,7 +53,7 @@ def together(size, work):
         def all_gather_json(key, value):
             values[key, rank] = json.loads(json.dumps(value))
             barrier.wait()
-            return [values[key, each] for each in range(size)]
+            return [values[key, other] for other in range(size)]
 
         return work(rank, all_gather_json)
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from sparkdl.checkpoint.async_saver import Checkpoint, Saver, copied
-from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.errors import Fenced
 from sparkdl.io.files import Folder
@@ -28,22 +27,15 @@ def save(savers, step):
 
 
 @pytest.fixture
-def checkpoints(tmp_path):
-    found = Checkpoints(str(tmp_path), run="a run")
-    found.fence(0)
-    return found
-
-
-@pytest.fixture
-def savers(checkpoints):
+def savers(local):
     board, worlds = {}, [World(rank, 2) for rank in range(2)]
     for world in worlds:
         world.store = SimpleNamespace(
             set=board.__setitem__, get=board.__getitem__, check=lambda keys: board.keys() >= {*keys}
         )
-    made = [Saver(checkpoints, world) for world in worlds]
-    yield made
-    for saver in made:
+    savers = [Saver(local, world) for world in worlds]
+    yield savers
+    for saver in savers:
         saver.close()
 
 
@@ -67,49 +59,49 @@ def saved(checkpoints):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have the priority of their process")
 @pytest.mark.parametrize("forbidden", [False, True])
-def test_writing_has_a_lower_priority_than_training_if_permitted(checkpoints, savers, monkeypatch, on_write, forbidden):
+def test_writing_has_a_lower_priority_than_training_if_permitted(local, savers, monkeypatch, on_write, forbidden):
     def refuse(*_):
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     if forbidden:
         monkeypatch.setattr(os, "setpriority", refuse)
-    seen, own = set(), os.getpriority(os.PRIO_PROCESS, 0)
-    on_write(lambda name: seen.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+    priorities, own = set(), os.getpriority(os.PRIO_PROCESS, 0)
+    on_write(lambda name: priorities.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
     save(savers, 1)
     for saver in savers:
         saver.wait()
-    assert seen == {own if forbidden else max(own, 10)}
+    assert priorities == {own if forbidden else max(own, 10)}
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
-    assert saved(checkpoints) == (1, 1.0, 1.0)
+    assert saved(local) == (1, 1.0, 1.0)
 
 
-def test_training_continues_while_a_checkpoint_is_written_and_the_next_one_waits(checkpoints, savers, on_write):
+def test_training_continues_while_a_checkpoint_is_written_and_the_next_one_waits(local, savers, on_write):
     go = threading.Event()
     on_write(lambda name: None if "manifest" in name else go.wait(20))
     save(savers, 1)  # returns although nothing can be written
     savers[0].check()
-    assert checkpoints.latest() is None
+    assert local.latest() is None
     after = threading.Thread(target=lambda: save(savers, 2))
     after.start()
     go.set()
     after.join(20)
     savers[0].wait()
-    assert saved(checkpoints) == (2, 2.0, 2.0)
+    assert saved(local) == (2, 2.0, 2.0)
     assert savers[0].cost > 0
 
 
-def test_error_of_a_commit_is_raised_once_and_later(checkpoints, savers):
-    checkpoints.fence(1)  # a newer attempt begins
+def test_error_of_a_commit_is_raised_once_and_later(local, savers):
+    local.fence(1)  # a newer attempt begins
     save(savers, 1)
     savers[1].wait()
     with pytest.raises(Fenced):
         savers[0].wait()
     savers[0].wait()
-    assert checkpoints.latest() is None
+    assert local.latest() is None
 
 
 @pytest.mark.filterwarnings("ignore:checkpoint .* cannot be used")
-def test_checkpoint_that_cannot_be_written_is_a_warning(checkpoints, savers, on_write):
+def test_checkpoint_that_cannot_be_written_is_a_warning(local, savers, on_write):
     def full(name):
         if name.endswith("/b"):
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -118,15 +110,15 @@ def test_checkpoint_that_cannot_be_written_is_a_warning(checkpoints, savers, on_
     save(savers, 1)
     with pytest.warns(RuntimeWarning, match=r"checkpoint attempt-0000.* was not saved: .*No space left"):
         savers[0].wait()
-    assert checkpoints.latest() is None
+    assert local.latest() is None
 
 
 @pytest.mark.filterwarnings("ignore:checkpoint .* cannot be used")
-def test_checkpoint_needs_all_workers_and_close_does_not_wait_for_a_lost_one(checkpoints, savers):
+def test_checkpoint_needs_all_workers_and_close_does_not_wait_for_a_lost_one(local, savers):
     save(savers[:1], 1)
     savers[0].close()
     assert savers[0]._last.done()
-    assert checkpoints.latest() is None
+    assert local.latest() is None
 
 
 def test_copy_is_independent_and_keeps_sharing():

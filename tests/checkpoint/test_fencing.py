@@ -106,13 +106,13 @@ def test_workers_restore_the_newest_that_all_can_read(damaged, local, recwarn):
         path = f"{local.name(at(step), 0)}/{step % 3:05d}"
         if local.folder.exists(path):  # only two checkpoints are kept
             local.folder.write(path, flip(local.folder.read(path)))
-    found = together(3, lambda rank, agree: restore(local, rank, agree, lambda manifest: [f"{rank:05d}"]))
+    restored = together(3, lambda rank, agree: restore(local, rank, agree, lambda manifest: [f"{rank:05d}"]))
     assert len(recwarn) == max(1, damaged)
     if damaged == 1:
-        assert [shards for _, shards in found] == [{f"{rank:05d}": content(1, rank)} for rank in range(3)]
-        assert len({manifest.name for manifest, _ in found}) == 1
+        assert [shards for _, shards in restored] == [{f"{rank:05d}": content(1, rank)} for rank in range(3)]
+        assert len({manifest.name for manifest, _ in restored}) == 1
     else:
-        assert found == [None] * 3
+        assert restored == [None] * 3
 
 
 def test_stop_request_is_of_one_attempt_whose_number_is_never_reused(directory):

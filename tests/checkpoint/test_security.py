@@ -8,22 +8,21 @@ sockets in ``tests.chaos.test_strangers``; damaged shards, flipped bytes of a ma
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from sparkdl.checkpoint.manifest import Digest, Manifest
+from sparkdl.checkpoint.manifest import Digest
 from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.errors import InvalidInput
 from tests.chaos.runs import fit, kept
 from tests.checkpoint.saving import at, content, fenced, newest, save
 
@@ -31,8 +30,7 @@ from tests.checkpoint.saving import at, content, fenced, newest, save
 def forge(checkpoints: Checkpoints, name: str, shards: dict[str, bytes]) -> None:
     """Write a manifest with the right hashes of these shards, wherever they lie."""
     digests = {shard: Digest.of(shard, data) for shard, data in shards.items()}
-    manifest = checkpoints.open(name).manifest
-    forged = Manifest(name, manifest.run, manifest.attempt, manifest.clock, len(shards), digests)
+    forged = replace(checkpoints.open(name).manifest, shards=digests)
     checkpoints.folder.write(f"{name}/manifest.json", forged.to_bytes())
 
 
@@ -51,9 +49,8 @@ def test_shard_outside_its_checkpoint_is_not_read(shard, verify, tmp_path):
     with pytest.warns(RuntimeWarning, match="cannot be used"):
         assert newest(checkpoints, verify=verify) == 1
     with pytest.warns(RuntimeWarning, match="cannot be used"):
-        found = restore(checkpoints, 0, lambda key, value: [dict(value)], lambda manifest: list(manifest.shards))
-    assert found is not None
-    assert found[0].clock.step == 1
+        manifest, _ = restore(checkpoints, 0, lambda key, value: [dict(value)], lambda manifest: list(manifest.shards))
+    assert manifest.clock.step == 1
 
 
 def test_old_checkpoint_renamed_as_newest_is_skipped(tmp_path):
@@ -74,27 +71,18 @@ class Trap:
         return open, (str(self.file), "w")
 
 
-def torch_saved(trap: Trap) -> bytes:
-    stream = io.BytesIO()
-    torch.save({"model": trap}, stream)
-    return stream.getvalue()
-
-
-@pytest.mark.parametrize("dump", [pickle.dumps, torch_saved], ids=["pickle", "torch.save"])
-def test_pickle_as_shard_is_not_unpickled(dump, tmp_path):
+def test_pickle_as_shard_is_not_unpickled(tmp_path):
     fit(InlineCluster(), tmp_path, epochs=1)
-    found = kept(tmp_path).latest()
-    assert found is not None
-    name, reader = found
+    name, reader = kept(tmp_path).latest()
     sprung = tmp_path / "sprung"
-    packed = dump(Trap(sprung))
+    packed = pickle.dumps(Trap(sprung))
     for shard in reader.manifest.shards:
         reader.folder.write(shard, packed)
     forge(kept(tmp_path), name, dict.fromkeys(reader.manifest.shards, packed))
-    with warnings.catch_warnings(record=True), pytest.raises(SparkdlError):
+    with warnings.catch_warnings(record=True), pytest.raises(InvalidInput, match="the saved state cannot be read"):
         fit(InlineCluster(), tmp_path, epochs=2)
     assert not sprung.exists()
-    pickle.loads(pickle.dumps(Trap(sprung))).close()  # noqa: S301 - the trap works
+    pickle.loads(packed).close()  # noqa: S301 - the trap works
     assert sprung.exists()
 
 
