@@ -1,7 +1,7 @@
 """Every block of README.md and docs/ runs, in the order of its page, or stands on a list with the reason.
 
-The blocks of a page share one namespace, as in a notebook. test_commands.py runs the commands of shell blocks;
-test_settings.py and test_site.py check the others. A block fails if its language has no runner, or if it has no fence.
+The blocks of a page share one namespace, as in a notebook. test_commands.py runs the commands of shell blocks
+and checks settings; test_site.py checks the API. A block fails if its language has no runner, or if it has no fence.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ast
 import importlib.util
 import inspect
 import re
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
@@ -27,8 +26,8 @@ RUNNERS = {
     "python": "test_blocks.py",
     "bash": "test_commands.py",
     "cron": "test_commands.py",
-    "properties": "test_settings.py",
-    "dockerfile": "test_settings.py",
+    "properties": "test_commands.py",
+    "dockerfile": "test_commands.py",
     "{eval-rst}": "test_site.py",
     "{literalinclude}": "make docs",
     "text": "output, or a picture made of letters",
@@ -126,36 +125,3 @@ def test_substitutions_and_preambles_are_used():
         assert [pattern for pattern, _, _ in rules if not re.search(pattern, code, re.MULTILINE)] == []
     assert set(PREAMBLES) <= set(PAGES)
     assert {"README.md", "docs/quickstart.md", "docs/recovery.md", "docs/rounds.md"} <= set(WITH_SPARK)
-
-
-# ---- the runner -------------------------------------------------------------------------------------------------
-
-PAGE = """
-    x = 1
-
-* in a list
-
-  ```python
-  y = 2
-  ```
-
-```python
-assert y == 2
-raise LookupError(y)
-```
-"""
-
-
-def test_blocks_share_a_namespace_and_errors_name_the_line(tmp_path):
-    chosen = list(blocks("page.md", PAGE))
-    assert [(block.language, block.line) for block in chosen] == [(INDENTED, 2), ("python", 7), ("python", 11)]
-    with pytest.raises(LookupError) as failed:
-        run("page.md", chosen[1:], tmp_path)
-    last = traceback.extract_tb(failed.value.__traceback__)[-1]
-    assert (last.filename, last.lineno) == (str(ROOT / "page.md"), 12)
-
-
-def test_substitutions_change_numbers_and_places_alone(tmp_path):
-    code = 'fit(numWorkers=40, runDir="hdfs:///runs/a", epochs=20, lr=0.1)'
-    changed = f'fit(numWorkers=2, runDir="{tmp_path}/runs/a", epochs=2, lr=0.1)'
-    assert substitutions.python(code, tmp_path) == changed

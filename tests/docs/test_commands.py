@@ -1,4 +1,4 @@
-"""Every command of README.md and docs/: run in a folder like a checkout, or checked as far as possible.
+"""Every command of README.md and docs/: run in a folder like a checkout, or checked as far as possible; settings.
 
 Programs run on this machine (tests/docs/substitutions.py), so commands for different clusters become one, run once.
 """
@@ -22,6 +22,7 @@ from tests.docs import substitutions
 from tests.docs.pages import ROOT, Block, in_language
 from tests.rounds.data import data_folder, real
 from tests.sessions import driver_environment
+from tests.spark.test_conf import HOMES, OPEN, UNDECLARED
 
 BIN = Path(sys.executable).parent
 
@@ -138,6 +139,45 @@ def test_crontab_has_times_and_calls_a_job_with_a_date(block, options):
     assert all((ROOT / job).is_file() for job in re.findall(r"jobs/\w+\.py", command))
 
 
+# ---- settings ------------------------------------------------------------------------------------------------------
+
+PROPERTIES = in_language("properties")
+LINE = re.compile(r"(spark\.\S+)\s+(\S.*)")
+
+
+def test_spark_knows_every_key(spark):
+    java = spark.sparkContext._jvm
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    for home in HOMES:
+        java.java.lang.Class.forName(home, True, loader)
+    find = java.org.apache.spark.internal.config.ConfigEntry.findEntry
+    for block in PROPERTIES:
+        for line in block.code.splitlines():
+            key = LINE.fullmatch(line)[1]
+            assert OPEN.fullmatch(key) or key in UNDECLARED or find(key), f"{block}: Spark does not know {key}"
+
+
+@pytest.mark.parametrize("block", PROPERTIES, ids=str)
+def test_settings_are_unique_keys_with_values(block):
+    lines = block.code.splitlines()
+    settings = dict(LINE.fullmatch(line).groups() for line in lines)
+    assert len(settings) == len(lines)
+    if {"spark.executor.cores", "spark.task.cpus"} <= set(settings):
+        assert int(settings["spark.executor.cores"]) % int(settings["spark.task.cpus"]) == 0
+
+
+@pytest.mark.parametrize("block", in_language("dockerfile"), ids=str)
+def test_image_copies_existing_files(block):
+    lines = [line.split() for line in block.code.splitlines()]
+    assert {words[0] for words in lines} <= {"FROM", "USER", "COPY", "RUN", "ENV", "WORKDIR"}
+    pinned = (ROOT / "conf/constraints.txt").read_text(encoding="utf-8")
+    (version,) = re.findall(r"^pyspark==(.+)$", pinned, re.MULTILINE)
+    assert lines[0] == ["FROM", f"apache/spark:{version}-python3"]
+    for words in lines:
+        if words[0] == "COPY":
+            assert all((ROOT / source).exists() for source in words[1:-1]), words
+
+
 # ---- run --------------------------------------------------------------------------------------------------------
 
 
@@ -169,15 +209,3 @@ def test_command_runs(text, checkout):
     )
     assert ended.returncode == 0, ended.stdout
     assert "Traceback" not in ended.stdout
-
-
-def test_commands_for_several_clusters_become_one():
-    clusters = [command.text for command in SUBMITTED if "docs/clusters" in command.block.page]
-    assert len(clusters) >= 4
-    (text,) = {substitutions.shell(command) for command in clusters}
-    assert "--master" not in text
-
-
-def test_lines_are_joined_and_comments_left_out():
-    block = Block("page.md", 1, "bash", "make demo   # all of it\n\n# no\nspark-submit \\\n    a.py --x 1\n")
-    assert [command.text for command in commands(block)] == ["make demo", "spark-submit a.py --x 1"]

@@ -66,11 +66,6 @@ class TestMeanGradient(SynchronousContract):
         return pair
 
 
-@pytest.mark.parametrize("case", [Case(batch_size=7), Case(batch_size=20, accumulate=2, weight="weight")])
-def test_strategy_ends_with_the_weights_of_all_reduce(pair, case):
-    assert_equal(weights(pair, case, strategy=MeanGradient()), weights(pair, case), 1e-12)
-
-
 # ---- the algorithm ------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,11 +26,18 @@ from nbclient.exceptions import CellControlSignal, DeadKernelError
 from nbformat import NotebookNode
 
 from tests.class_archive import share_classes
-from tests.notebooks.outputs import tidied
 from tests.sessions import ROOT, driver_environment
 
 EXAMPLES = ROOT / "examples"
 LONGEST = 200  # seconds of a cell
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+PROGRESS = re.compile(r"[a-z][a-z ,\d]*: ")
+"""The beginning of a progress line on standard error."""
+HERE = "localhost"
 
 # Low-level output, that of child processes, stays out of the notebook; and a bar that asks for ipywidgets finds none.
 _KERNEL = (
@@ -81,6 +90,43 @@ def _environment(folder: Path) -> dict[str, str]:
     }
     environment = driver_environment(folder / "local", **settings)
     return {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}  # of this terminal
+
+
+# ---- outputs ---------------------------------------------------------------------------------------------------------
+
+
+def tidied(notebook: NotebookNode) -> NotebookNode:
+    """The notebook with the name of this host replaced, and with no more metadata than it needs; in place."""
+    notebook.metadata = NotebookNode(METADATA)
+    host = re.compile(rf"(?<![\w.-]){re.escape(socket.gethostname())}(?![\w-])")
+    for cell in notebook.cells:
+        cell.metadata = NotebookNode()
+        for output in cell.get("outputs", ()):
+            if "text" in output:
+                output.text = host.sub(HERE, output.text)
+            if "data" in output:
+                output.metadata = NotebookNode()
+                values = {k: host.sub(HERE, v) if isinstance(v, str) else v for k, v in output.data.items()}
+                output.data = NotebookNode(values)
+    return notebook
+
+
+def kinds(cell: NotebookNode) -> list[str]:
+    """Of which kinds a cell's outputs are, each once: ``progress``, ``text``, ``table``, ``picture`` or ``error``."""
+    return sorted({_kind(output) for output in cell.get("outputs", ())})
+
+
+def _kind(output: NotebookNode) -> str:
+    if output.output_type == "stream":
+        return "text" if output.name == "stdout" else "progress"
+    if output.output_type == "error":
+        return "error"
+    if "image/png" in output.data:
+        return "picture"
+    return "table" if "<table" in "".join(output.data.get("text/html", "")) else "text"
+
+
+# ---- the program -----------------------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The committed notebooks."""
+"""The committed notebooks of examples/, and that they still run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import sys
 import nbformat
 import pytest
 
-from tests.notebooks.executing import EXAMPLES, notebooks
-from tests.notebooks.outputs import METADATA, PROGRESS, kinds
+from tests.notebooks.executing import EXAMPLES, METADATA, PROGRESS, executed, kinds, notebooks
 from tests.sessions import ROOT
 
 LARGEST = 150_000  # bytes
@@ -96,3 +95,16 @@ def test_places_of_a_machine_are_recognised():
         assert PLACES.search(text), text
     for text in ("loss 1/2", "s3://bucket/tmp/x", "docs/own-loop.md", "rows/s=24,811"):
         assert not PLACES.search(text), text
+
+
+@pytest.mark.notebook
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.timeout(400)
+@each_notebook
+def test_notebook_gives_the_kinds_of_its_committed_outputs(path, tmp_path):
+    def outputs(notebook):
+        """Without progress: a fast fit shows none."""
+        return [sorted({*kinds(cell)} - {"progress"}) for cell in notebook.cells]
+
+    assert outputs(executed(path, tmp_path)) == outputs(read(path))
