@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.events.synthetic_run import count, write_run
 from benchmarks.pairs import Pairs, Side, interleave, verdict
 from benchmarks.recovery.saving import CheckpointWatch, Lost
-from sparkdl.telemetry.html import RunData
 from tests.telemetry.html.looking import find_browser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,21 +66,6 @@ def test_ratio_is_the_median_within_rounds():
     assert pairs.error == pytest.approx((7 / 9) ** 0.5)  # of 2, 5 and 3: the variance 7/3, over 3
 
 
-def test_table_shows_every_round():
-    table = Pairs("ours", "theirs", [(4.0, 2.0), (12_345.6, 2.0), (8.0, 2.0)], [(9.0, 3.0)]).table("seconds")
-    head, *lines = [line.split() for line in table.splitlines()]
-    assert head == ["seconds", "ours", "theirs", "ratio"]
-    assert lines == [
-        ["warm-up", "9", "3", "3.000"],
-        ["round", "1", "4", "2", "2.000"],
-        ["round", "2", "12,346", "2", "6172.800"],
-        ["round", "3", "8", "2", "4.000"],
-        ["least", "4", "2", "2.000"],
-        ["most", "12,346", "2", "6172.800"],
-        ["median", "8", "2", "4.000"],
-    ]
-
-
 def test_verdict_keeps_decisive_digits():
     assert verdict(5.9, "at least 5") == "ratio 5.9 (bar: at least 5)"
     assert verdict(1.05123, "at most 1.05") == "ratio 1.051 (bar: at most 1.05)"
@@ -115,15 +98,6 @@ def test_recovery_rejects_an_unknown_measurement(capsys):
         importlib.import_module("benchmarks.recovery.main").main(["stale"])
     assert ended.value.code == 2
     assert "there is no measurement stale; expected executor, detection, stall, throughput" in capsys.readouterr().err
-
-
-def test_written_run_has_the_requested_number_of_events(tmp_path):
-    write_run(str(tmp_path), workers=3, events=3_000)
-    assert count(str(tmp_path)) == pytest.approx(3_000, abs=10)
-    data, kinds = RunData.read(str(tmp_path)), {"begin", "started", "span", "step", "progress", "heartbeat", "epoch"}
-    assert kinds | {"end"} <= {event.kind for event in data.events}
-    assert [*data.phases()] == [0, 1, 2]
-    assert data.report["slowest_rank"] == 2
 
 
 def smoke(theme: str, words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -63,8 +63,8 @@ def read(nets):
         called = SimpleNamespace()
 
         @functools.wraps(resolve_name(COMMANDS[job].job))
-        def called_with(**given):
-            vars(called).update(given)
+        def called_with(**arguments):
+            vars(called).update(arguments)
 
         assert app.main(called_with, ["--config", *map(str, arguments)]) == 0
         return called
@@ -78,7 +78,7 @@ def refused(nets, capsys):
 
     def refused(*arguments, job="train"):
         try:
-            code = run(job, [str(each) for each in arguments])
+            code = run(job, [str(word) for word in arguments])
         except SystemExit as ended:
             code = ended.code
         assert code == 2

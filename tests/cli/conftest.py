@@ -17,7 +17,7 @@ def job(spark, nets, monkeypatch, capsys):
         spark.sparkContext.addPyFile(str(path))
 
     def job(name: str, *arguments: object) -> tuple[int, str]:
-        code = run(name, [str(each) for each in arguments])
+        code = run(name, [str(word) for word in arguments])
         return code, "".join(capsys.readouterr())
 
     return job

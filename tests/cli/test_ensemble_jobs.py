@@ -118,10 +118,8 @@ def test_objects_of_the_jvm_are_made_in_the_session(spark, ensemble_of, read, wr
     ("kind", "arguments", "message"),
     [
         ("Bagging", {"base": TORCH, "numModel": 3}, "did you mean 'numModels'?"),
-        ("Bagging", {"base": {**TORCH, "init_args": {"epoch": 3}}}, "did you mean 'epochs'?"),
         ("Stacking", {"bases": [{**TREE, "init_args": {"maxdepth": 3}}]}, "did you mean 'maxDepth'?"),
         ("Bagging", {"base": {"class_path": "sparkdl.TorchModel"}}, "TorchModel"),
-        ("Baging", {}, "Baging"),
         ("Bagging", {"base": TORCH, "numModels": 0}, "error: numModels is 0; expected at least 1.\n"),
     ],
 )
