@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import asdict, astuple, dataclass
+from functools import partial
 
 __all__ = [
     "CheckpointDamaged",
@@ -77,11 +78,7 @@ class SparkdlError(Exception):
         return f"{self.message}{where}{trace}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.place, self.trace)
-
-
-def _rebuild(kind: type[SparkdlError], message: str, place: ErrorContext, trace: str | None) -> SparkdlError:
-    return kind(message, place=place, trace=trace)
+        return partial(type(self), self.message, place=self.place, trace=self.trace), ()
 
 
 class InvalidInput(SparkdlError, ValueError):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 
+from sparkdl.cli.exit_codes import BAD_CONFIGURATION
+
 
 @dataclass(frozen=True)
 class Command:
@@ -33,7 +35,6 @@ COMMANDS = {
     ),
     "report": Command("sparkdl.cli.report:main", "Write the report page of one or several runs.", plain=True),
 }
-_NO_SPARK = 2  # BAD_CONFIGURATION of sparkdl.cli.app, which needs pyspark itself
 
 
 def run(name: str, arguments: Sequence[str] | None = None, *, prog: str | None = None) -> int:
@@ -52,7 +53,7 @@ def run(name: str, arguments: Sequence[str] | None = None, *, prog: str | None =
             raise
         message = f"error: {name} needs pyspark, which is not installed: pip install 'sparkdl-torch[spark]'."
         print(message, file=sys.stderr)
-        return _NO_SPARK
+        return BAD_CONFIGURATION
     if command.plain:
         return int(job(arguments, prog=prog))
     from sparkdl.cli.app import main

@@ -11,15 +11,13 @@ import math
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from sparkdl.data import binary, validation
 from sparkdl.data.arrow_types import element_type, is_binary, is_list
 from sparkdl.data.columns import InputColumn
+from sparkdl.data.validation import Array
 from sparkdl.errors import InvalidInput
-
-Array = npt.NDArray[Any]
 
 # Torch has few operations for unsigned integers of more than 8 bits.
 _SIGNED = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}

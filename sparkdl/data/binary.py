@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkdl.data.columns import InputColumn
+from sparkdl.data.validation import Array
 from sparkdl.errors import InvalidInput
-
-Array = npt.NDArray[Any]
 
 _MOST = 500  # characters of a decode function's error to quote
 

@@ -103,25 +103,24 @@ class Spool:
         if _increasing(ids):
             return None
         order = np.argsort(ids)
-        _refuse_duplicates(ids, order, cast(InputColumn, self._columns.row_id))
         narrow = np.int32 if len(ids) <= np.iinfo(np.int32).max else np.int64
         file = ColumnFile(InputColumn("order"), self._directory)
         for first in range(0, len(order), _CHUNK):
-            file.write(order[first : first + _CHUNK].astype(narrow))
+            chunk = order[first : first + _CHUNK + 1]  # with the first row of the next one
+            self._check_unique(ids[chunk])
+            file.write(chunk[:_CHUNK].astype(narrow))
         return file.map(len(order), None)
+
+    def _check_unique(self, sorted_ids: npt.NDArray[Any]) -> None:
+        same = np.flatnonzero(sorted_ids[1:] == sorted_ids[:-1])
+        if len(same):
+            name = cast(InputColumn, self._columns.row_id).name
+            raise InvalidInput(
+                f"the row id column {name!r} holds {int(sorted_ids[same[0]])} more than once in one shard; expected "
+                "ids that are unique in the data set."
+            )
 
 
 def _increasing(ids: npt.NDArray[Any]) -> bool:
     chunks = (ids[start : start + _CHUNK + 1] for start in range(0, len(ids), _CHUNK))
     return all(bool((chunk[1:] > chunk[:-1]).all()) for chunk in chunks)  # a difference might overflow the dtype
-
-
-def _refuse_duplicates(ids: npt.NDArray[Any], order: npt.NDArray[Any], column: InputColumn) -> None:
-    for first in range(0, len(order), _CHUNK):
-        ordered = ids[order[first : first + _CHUNK + 1]]
-        same = np.flatnonzero(ordered[1:] == ordered[:-1])
-        if len(same):
-            raise InvalidInput(
-                f"the row id column {column.name!r} holds {int(ordered[same[0]])} more than once in one shard; "
-                "expected ids that are unique in the data set."
-            )

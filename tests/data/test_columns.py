@@ -39,7 +39,6 @@ def columns(*names):
         ],
         ({"ragged": "yes"}, "column 'x' has ragged='yes'; expected 'offsets' or 'padded'"),
         ({"padding": 1}, "column 'x' has padding=1, which only ragged='padded' has"),
-        ({"padding": 1, "ragged": "offsets"}, "which only ragged='padded' has"),
         ({"padding": 0.5, "ragged": "padded", "dtype": "int64"}, "padding=0.5; expected a value of int64"),
         ({"decode": "function"}, r"decode='function' and ragged=None; expected a function decode\(bytes\)"),
         ({"decode": len, "ragged": "padded"}, "expected a function"),

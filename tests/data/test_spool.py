@@ -107,7 +107,6 @@ def test_shapes_and_dtypes_that_differ_between_batches_raise():
     deep, long = pa.array([[[1.0]]]), pa.array([1], pa.int64())
     for first, second, kind in [
         (pa.array([[1.0]]), [[1.0, 2.0]], "float32"),
-        (pa.array([[1.0]]), [[]], "float32"),
         (deep, [[[1.0], [1.0]]], "float32"),
         (long, pa.array([1], pa.int32()), "int64"),
     ]:

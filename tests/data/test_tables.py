@@ -64,17 +64,11 @@ SHAPES = r"the arrays have the shapes \{'x': .*; expected \[rows, ...\], all wit
     [
         (None, ["x"], "columns were given without data"),
         ("data.parquet", None, "data is of type str; expected a pyarrow.Table, a pyarrow dataset, a dict"),
-        (7, None, "data is of type int"),
-        (np.zeros(3), None, "data is of type ndarray"),
         ([{"x": 1}], None, "data is of type list"),
-        ([], None, "0 tables were given for 2 workers; expected one for each"),
         ([ONE] * 3, None, "3 tables were given for 2 workers; expected one for each"),
         ({"x": np.zeros(3), "y": np.zeros(4)}, None, SHAPES),
-        ({"x": np.zeros((3, 2)), "y": np.zeros((2, 3))}, None, SHAPES),
         ({"x": np.zeros((3, 0))}, None, SHAPES),
-        ({"x": np.zeros((3, 2, 0))}, None, SHAPES),
         ({"x": np.float32(1)}, None, SHAPES),
-        ({"x": 5, "y": np.zeros(1)}, None, SHAPES),
         (
             [pa.table({"x": [1], "y": [2]}), pa.table({"y": [3], "z": [4]})],
             ["x"],

@@ -54,7 +54,7 @@ def test_batches_go_through_augment_and_then_collate_in_the_prefetch_thread():
         return (inputs[0] * 2, inputs[1]), target
 
     def add(inputs, target):
-        assert threading.current_thread().name == "sparkdl-prefetch"
+        assert threading.current_thread().name == "sparkdl-prefetch_0"
         assert not torch.is_grad_enabled()
         return [inputs[0] + 1, *inputs[1].arguments()], target.float()
 
@@ -92,7 +92,6 @@ def test_every_batch_has_its_own_random_numbers_and_inference_no_target():
 def test_changed_rows_raise():
     for returned, message in [
         (lambda x, y: ((x[0][1:], x[1]), y), r"collate returned \d+ rows in input 0 for a batch of \d+ rows"),
-        (lambda x, y: ((x[0], x[1][1:]), y), r"collate returned \d+ rows in input 1 for a batch of \d+ rows"),
         (lambda x, y: (x, y[1:]), r"collate returned \d+ rows in the target for a batch of \d+ rows"),
         (lambda x, y: ((x[0].sum(),), y), "collate returned no rows in input 0"),
         (lambda x, y: (x[0], y), "collate returned tuple of Tensor, Tensor; expected .* inputs as a tuple"),
