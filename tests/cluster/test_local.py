@@ -1,11 +1,14 @@
-"""Gangs in this process and in processes of this machine. Workers that die in a run: tests/chaos."""
+"""Gangs and rounds in this process and in processes of this machine. Workers that die in a run: tests/chaos."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,11 +18,13 @@ import torch
 from sparkdl.cluster import local as module
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.worker_process import WorkerProcess
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput, PeerLost, WorkerFailed, WorkerLost
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
+from tests.contracts.map_reduce_contract import LossContract, MapReduceContract
 from tests.faults import Decode, Fault
 from tests.sessions import ROOT
 
@@ -34,7 +39,7 @@ def living(processes: list[int]) -> list[int]:
     return [pid for pid in processes if Path(f"/proc/{pid}").exists()]
 
 
-class TestInlineCluster(ClusterContract):
+class TestInlineCluster(ClusterContract, MapReduceContract):
     @pytest.fixture
     def cluster(self):
         return InlineCluster()
@@ -53,7 +58,7 @@ class TestInlineCluster(ClusterContract):
             cluster.gang(work.Fails(0, KeyboardInterrupt()))
 
 
-class TestLocalCluster(ClusterContract):
+class TestLocalCluster(ClusterContract, MapReduceContract, LossContract):
     @pytest.fixture
     def cluster(self, pair):
         return pair
@@ -159,6 +164,20 @@ def test_interrupt_ends_workers(pair):
     with pytest.raises(KeyboardInterrupt):
         pair.gang(lambda world, shard: signal.pause(), listener=listener)
     assert living(before) == []
+
+
+def test_truncated_answer_means_process_has_ended():
+    process = WorkerProcess(0)
+    ours, theirs = socket.socketpair()
+    process.connection.close()
+    process.connection = Connection(ours.detach())
+    try:
+        theirs.sendall(struct.pack("!i", 100) + b"half of it")  # as multiprocessing announces a hundred bytes
+        theirs.close()
+        with pytest.raises(EOFError):
+            process.receive()
+    finally:
+        process.kill()
 
 
 # ---- scripts ---------------------------------------------------------------------------------------------------------

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from sparkdl.cluster.cancellation import CancellationToken
@@ -15,6 +13,7 @@ from sparkdl.cluster.supervisor import Supervisor, _AttemptMonitor, worth_anothe
 from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
 from sparkdl.telemetry.event import Event
 from tests.cluster.scripted import Scripted
+from tests.contracts import work
 
 KILLED = WorkerLost("killed")
 
@@ -142,26 +141,9 @@ def test_first_reason_cancels_gang_once_and_replaces_consequences():
         pytest.fail("the gang began")
 
 
-def fails(world, shard, *, attempts, step=1):
-    """The attempt and the shard's rows, after some failed attempts."""
-    world.clock.tick(step)
-    if world.attempt < attempts:
-        raise LookupError("no such sample")
-    return world.attempt, shard.rows
-
-
-@pytest.mark.parametrize(
-    ("work", "attempts"),
-    [(partial(fails, attempts=9), [0, 1]), (lambda world, shard: 1 / 0, [0])],
-    ids=["same step twice", "everywhere before the first step"],
-)
-def test_repeatable_error_is_raised(work, attempts):
+@pytest.mark.parametrize(("step", "attempts"), [(1, [0, 1]), (0, [0])])
+def test_error_at_same_step_or_everywhere_before_first_is_raised(step, attempts):
     supervisor = Supervisor(InlineCluster(), back_off=0)
-    with pytest.raises(WorkerFailed, match=r"no such sample|ZeroDivisionError"):
-        supervisor.gang(work, {"x": np.arange(8.0)}, ["x"])
+    with pytest.raises(WorkerFailed, match="the milk is sour"):
+        supervisor.gang(work.Fails(0, ValueError("the milk is sour"), step=step))
     assert [error.attempt for error in supervisor.failures] == attempts
-
-
-def test_second_attempt_gets_data_again():
-    supervisor = Supervisor(InlineCluster(), back_off=0)
-    assert supervisor.gang(partial(fails, attempts=1), {"x": np.arange(8.0)}, ["x"]) == [(1, 8)]

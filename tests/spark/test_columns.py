@@ -1,4 +1,4 @@
-"""Types of columns on their way from the JVM to tensors."""
+"""Types of columns on their way from the JVM to tensors, and fingerprints of rows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from decimal import Decimal
 import numpy as np
 import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import ROW_ID, select_columns
+from sparkdl.spark.fingerprint import fingerprint
+from tests import sessions
 from tests.contracts import work
 
 IMAGE = InputColumn("x", "uint8", (28, 28))
@@ -171,8 +174,18 @@ def test_each_type_arrives_as_its_tensor(spark):
         np.testing.assert_array_equal(arrived, values, err_msg=name)
 
 
-def test_invalid_values_raise_with_column(spark):
-    with pytest.raises(InvalidInput, match="column 'x' has 1 values that are not whole numbers") as caught:
-        SparkCluster(spark, 2).gang(work.rows, frame(spark, "double", 0.0, 1.5), Columns((LABEL,)))
-    assert "Traceback" not in str(caught.value)
-    assert ".java" not in str(caught.value)
+def test_fingerprint_is_of_values_and_names(spark):
+    data = sessions.frame({"id": np.arange(20), "one": np.linspace(0, 1, 20), "other": np.linspace(1, 2, 20)})
+    result = fingerprint(data)
+    assert result.startswith("20 rows, ")
+    assert fingerprint(data.select("other", "id", "one").repartition(3).orderBy(F.desc("id"))) == result
+    assert fingerprint(data.withColumn("m", F.array(F.create_map("id", "one")))) == result
+    null, one = F.lit(None).cast("double"), F.lit(1.0)
+    changed = [
+        data.where("id > 0"),
+        data.withColumn("one", F.col("one") + 1),
+        *(data.withColumnRenamed(name, "label") for name in ("one", "other")),
+        data.withColumn("one", null).withColumn("other", one),
+        data.withColumn("one", one).withColumn("other", null),
+    ]
+    assert len({result, *map(fingerprint, changed)}) == len(changed) + 1

@@ -90,13 +90,6 @@ SMALL = {
 }
 
 
-@pytest.fixture
-def environment(tmp_path):
-    rest = "-Dspark.master.rest.enabled=false"  # its port is fixed
-    variables = driver_environment(tmp_path / "local", SPARK_MASTER_OPTS=rest)
-    return {name: value for name, value in variables.items() if name != "PYTHONPATH"}
-
-
 @contextlib.contextmanager
 def daemon(name, *arguments, line, environment):
     """A daemon of Spark during the block, which begins at a line of its log; the match of the line."""
@@ -113,8 +106,11 @@ def daemon(name, *arguments, line, environment):
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_standalone_cluster(digits, environment, tmp_path):
+def test_standalone_cluster(digits, tmp_path):
     """sparkdl and the model travel with --py-files; only sizes differ from the file's."""
+    rest = "-Dspark.master.rest.enabled=false"  # its port is fixed
+    environment = driver_environment(tmp_path / "local", SPARK_MASTER_OPTS=rest)
+    del environment["PYTHONPATH"]
     archive = shutil.make_archive(str(tmp_path / "sparkdl"), "zip", ROOT, "sparkdl")
     places = {"data.path": digits / "train", "test.path": digits / "test", "estimator.runDir": tmp_path / "run"}
     with contextlib.ExitStack() as stack:

@@ -22,8 +22,7 @@ from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.resources import find_slots, wait_for_slots
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
-from tests.spark import drivers
-from tests.spark.work import Held, Slow, interface
+from tests.sessions import session
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -35,20 +34,27 @@ def configured(monkeypatch):
     """Makes sparkdl see other settings than the session has."""
 
     def configure(**settings: str) -> None:
-        given = {f"spark.{name.replace('__', '.')}": value for name, value in settings.items()}
+        changes = {f"spark.{name.replace('__', '.')}": value for name, value in settings.items()}
         original = resources.setting
         for module in (resources, spark_cluster):
             monkeypatch.setattr(
-                module, "setting", lambda spark, name: given[name] if name in given else original(spark, name)
+                module, "setting", lambda spark, name: changes[name] if name in changes else original(spark, name)
             )
 
     return configure
 
 
+def read(pipe: str) -> str:
+    """Wait until a pipe is opened for writing and closed."""
+    with open(pipe) as file:
+        return file.read()
+
+
 @contextmanager
 def held(spark, path) -> Iterator[tuple[Future[Any], Any]]:
     """Another job that holds one slot until the block ends, or the yielded function is called."""
-    os.mkfifo(f"{path}.0")
+    pipe = str(path)
+    os.mkfifo(pipe)
     pipes: list[int] = []
 
     def release() -> None:
@@ -56,13 +62,13 @@ def held(spark, path) -> Iterator[tuple[Future[Any], Any]]:
             os.close(pipes.pop())
 
     with ThreadPoolExecutor(1) as pool:
-        job = pool.submit(SparkCluster(spark, 1).gang, Held(str(path)))
+        job = pool.submit(SparkCluster(spark, 1).gang, lambda world, shard: read(pipe))
         try:
-            pipes.append(os.open(f"{path}.0", os.O_WRONLY))  # returns once its worker reads
+            pipes.append(os.open(pipe, os.O_WRONLY))  # returns once its worker reads
             yield job, release
         finally:
             release()
-            assert job.result(120) == [0]
+            assert job.result(120) == [""]
 
 
 # ---- impossible ------------------------------------------------------------------------------------------------------
@@ -120,9 +126,18 @@ def test_slots_of_configuration(spark, configured, monkeypatch, master, settings
     assert find_slots(spark).ever == ever
 
 
+def encrypted(folder: str) -> list[Any]:
+    """A driver whose session encrypts its traffic, without and with the permission to run."""
+    secret = {"authenticate": "true", "authenticate__secret": "of these tests"}
+    with session(folder, **secret, network__crypto__enabled="true", io__encryption__enabled="true") as spark:
+        with pytest.raises(InvalidInput, match="allowUnencrypted=True"):
+            SparkCluster(spark, 2).gang(work.total)
+        return SparkCluster(spark, 2, allow_unencrypted=True).gang(work.total)
+
+
 @pytest.mark.slow
 def test_cluster_that_encrypts(driver, tmp_path):
-    assert driver(drivers.encrypted, tmp_path, timeout=230).result == [[3.0, 3.0]] * 2
+    assert driver(encrypted, tmp_path, timeout=230).result == [[3.0, 3.0]] * 2
 
 
 # ---- waits -----------------------------------------------------------------------------------------------------------
@@ -156,8 +171,15 @@ def test_wait_for_occupied_slots_times_out_or_ends_with_their_release(spark, tmp
 def test_computing_data_is_no_wait_for_slots(spark, tmp_path, adaptive):
     # Without adaptive execution the stage that waits for the data has no running task either: once every gang whose
     # data took longer than resource_timeout was cancelled.
-    os.mkfifo(tmp_path / "pipe")
-    data = spark.range(0, 8, 1, 2).select(F.udf(Slow(str(tmp_path / "pipe")), "long")("id").alias("x"))
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+
+    def slow(value: int) -> int:
+        if value == 0:
+            read(pipe)
+        return value
+
+    data = spark.range(0, 8, 1, 2).select(F.udf(slow, "long")("id").alias("x"))
     events: list[Event] = []
     before = spark.conf.get("spark.sql.adaptive.enabled")
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
@@ -165,13 +187,13 @@ def test_computing_data_is_no_wait_for_slots(spark, tmp_path, adaptive):
         with ThreadPoolExecutor(1) as pool:
             gang = SparkCluster(spark, 2, resource_timeout=1.5).gang
             job = pool.submit(gang, work.rows, data, ["x"], listener=events.append)
-            pipe = os.open(tmp_path / "pipe", os.O_WRONLY)  # returns once the data is being computed
+            writer = os.open(pipe, os.O_WRONLY)  # returns once the data is being computed
             try:
                 with pytest.raises(TimeoutError):
                     job.result(4)
                 assert [event for event in events if event.kind == "waiting"] == []
             finally:
-                os.close(pipe)
+                os.close(writer)
             job.exception(60)  # on a busy machine the gang may exceed its 1.5 s afterwards
     finally:
         spark.conf.set("spark.sql.adaptive.enabled", before)
@@ -204,7 +226,8 @@ def test_stop_request_ends_wait_for_executors(spark, monkeypatch):
 def test_network_of_executors_or_of_the_setting(spark, configured, name):
     if name:
         configured(sparkdl__network=name)
-    assert SparkCluster(spark, 2).gang(interface) == [{"interface": name or "lo", "total": 2.0}] * 2
+    values = SparkCluster(spark, 2).gang(lambda *place: (os.environ["GLOO_SOCKET_IFNAME"], work.total(*place)))
+    assert values == [(name or "lo", (3.0, 3.0))] * 2
 
 
 def test_unknown_network_raises(spark, configured):

@@ -29,7 +29,6 @@ def test_host_of_address(address: str, host: str) -> None:
 @pytest.mark.parametrize(
     ("name", "peers", "expected"),
     [
-        ("127.0.0.1", [], "127.0.0.1"),
         ("127.0.0.1", ["127.0.0.1", "127.0.0.1"], "127.0.0.1"),
         ("127.0.0.1", ["127.0.0.1", "127.0.0.2"], "127.0.0.1"),
         ("192.0.2.7", ["192.0.2.8"], "192.0.2.7"),  # reserved for documentation
@@ -72,13 +71,7 @@ def test_other_override_raises_with_known_addresses(override: str) -> None:
         dialable("localhost", override=override)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_listening_socket_can_be_dialled(host: str) -> None:
-    if host not in INTERFACES["lo"]:
-        pytest.skip(f"this host has no {host}")
-    with listen(host) as first, listen(host) as second:
-        assert first.getsockname()[0] == host
-        assert first.getsockname()[1] != second.getsockname()[1]
-        with socket.create_connection(first.getsockname()[:2]) as client, first.accept()[0] as server:
-            client.sendall(b"hello")
-            assert server.recv(5) == b"hello"
+@pytest.mark.skipif("::1" not in INTERFACES["lo"], reason="this host has no ::1")
+def test_socket_listens_on_ipv6() -> None:
+    with listen("::1") as server, socket.create_connection(server.getsockname()[:2]) as client:
+        assert client.getpeername()[0] == "::1"

@@ -1,8 +1,11 @@
-"""Collectives among the workers of a gang, and errors that only report a lost peer."""
+"""A worker joins its gang; collectives among workers, and errors that only report a lost peer."""
 
 from __future__ import annotations
 
 import datetime
+import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore
 
-from sparkdl.cluster.group.world import Group, World, is_peer_failure, reaching_peers
+from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
+from sparkdl.cluster.group.world import Group, World, in_a_group, is_peer_failure, reaching_peers
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, PeerLost
@@ -120,3 +124,35 @@ def test_errors_that_only_report_a_lost_peer(error, peer):
     with pytest.raises(PeerLost if peer else type(error)) as caught, reaching_peers():
         raise error
     assert str(error) in str(caught.value)
+
+
+# ---- the rendezvous --------------------------------------------------------------------------------------------------
+
+
+def test_stale_group_is_replaced_and_keys_begin_with_run_and_attempt():
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    stale, spec = dist.group.WORLD, RendezvousSpec(0, 1, "run", 3, "127.0.0.1")
+    rendezvous = meet(spec, lambda line: [line])
+    assert rendezvous.lines == [{"host": socket.gethostname(), "address": "127.0.0.1"}]
+    with join(spec, rendezvous) as world:
+        assert dist.group.WORLD is not stale
+        world.store.set("key", "value")
+        assert world.store.underlying_store.get("run/3/key") == b"value"
+    assert not in_a_group()
+
+
+FIRST_OPTIMIZER = """
+import sys, torch
+from sparkdl.cluster.inline import InlineCluster
+
+InlineCluster().gang(lambda world, shard: torch.optim.SGD([torch.zeros(1, requires_grad=True)]) and None)
+functions = vars(torch.distributed.nn.functional).values()
+defaults = [value for function in functions for value in getattr(function, "__defaults__", None) or ()]
+sys.exit(any(isinstance(value, torch.distributed.ProcessGroup) for value in defaults))
+"""
+
+
+@pytest.mark.slow
+def test_first_optimizer_of_a_process_keeps_no_group():
+    # It imports torch.distributed.nn, whose functions would keep the world's group, and its sockets, as a default.
+    subprocess.run([sys.executable, "-c", FIRST_OPTIMIZER], check=True)
