@@ -15,21 +15,19 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 import os
 import pkgutil
 import select
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
-_MOST = 16  # maximum file descriptors of a request
-_LENGTH = struct.Struct("<I")
 _MAIN = "import sys; from sparkdl.cluster.zygote import serve; serve(int(sys.argv[1]))"
 
 
@@ -78,7 +76,7 @@ class Zygote:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._control, theirs = socket.socketpair()
+        self._control, theirs = Pipe()
         with theirs:
             command = [sys.executable, "-c", _MAIN, str(theirs.fileno())]
             self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=_environment())
@@ -107,11 +105,13 @@ class Zygote:
 
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> Any:
         with self._lock:
-            _send(self._control, request, descriptors)
-            answer, _ = _receive(self._control)
-        if answer is None:
-            raise ConnectionError("the zygote has died.")
-        return answer["value"]
+            try:
+                self._control.send(request | {"descriptors": len(descriptors)})
+                for descriptor in descriptors:
+                    send_handle(self._control, descriptor, self.process.pid)
+                return self._control.recv()
+            except (EOFError, ConnectionError) as error:
+                raise ConnectionError("the zygote has died.") from error
 
 
 _running: dict[int, Zygote] = {}  # by pid of the process that started it: a forked child needs its own
@@ -143,13 +143,15 @@ def serve(control: int) -> None:
 
     gc.collect()
     gc.freeze()
-    requests = socket.socket(fileno=control)
+    requests: Connection[Any, Any] = Connection(control)
     while True:
-        request, descriptors = _receive(requests)
-        if request is None:
+        try:
+            request = requests.recv()
+            descriptors = [recv_handle(requests) for _ in range(request["descriptors"])]
+        except (EOFError, OSError):
             return
         if "wait" in request:
-            _send(requests, {"value": _exit_code(request["wait"])})
+            requests.send(_exit_code(request["wait"]))
             continue
         pid = os.fork()
         if pid == 0:
@@ -158,7 +160,7 @@ def serve(control: int) -> None:
             return
         for descriptor in descriptors:
             os.close(descriptor)
-        _send(requests, {"value": pid})
+        requests.send(pid)
 
 
 def _exit_code(pid: int) -> int | None:
@@ -188,26 +190,6 @@ def _work(request: dict[str, Any], descriptors: Sequence[int]) -> None:
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
-def _send(connection: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    packed = json.dumps(message).encode()
-    socket.send_fds(connection, [_LENGTH.pack(len(packed))], descriptors)
-    connection.sendall(packed)
-
-
-def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    try:
-        header, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST)
-        packed = b""
-        while header and len(packed) < _LENGTH.unpack(header)[0]:
-            chunk = connection.recv(1 << 20)
-            if not chunk:
-                return None, descriptors
-            packed += chunk
-    except ConnectionError:
-        return None, []
-    return (json.loads(packed) if header else None), descriptors
 
 
 def _readable(descriptor: int, timeout: float | None) -> bool:

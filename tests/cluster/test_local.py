@@ -8,6 +8,8 @@ import socket
 import struct
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -15,12 +17,16 @@ import pyarrow as pa
 import pytest
 import torch
 
+from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster import local as module
+from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.shutdown import forget_stop, request_stop
+from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.cluster.worker_process import WorkerProcess
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.errors import InvalidInput, PeerLost, WorkerFailed, WorkerLost
+from sparkdl.errors import InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
@@ -29,6 +35,12 @@ from tests.faults import Decode, Fault
 from tests.sessions import ROOT
 
 SOUR = ValueError("the milk is sour")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[LocalCluster]:
+    with LocalCluster(2, timeout=20.0) as cluster:
+        yield cluster
 
 
 def pids(cluster) -> list[int]:
@@ -178,6 +190,29 @@ def test_truncated_answer_means_process_has_ended():
             process.receive()
     finally:
         process.kill()
+
+
+def test_stop_request_saves_and_ends_processes(pair, tmp_path):
+    checkpoints = Checkpoints(str(tmp_path / "checkpoints"), run="a run")
+
+    def saves(world: World, shard: None) -> None:
+        while not checkpoints.attempts.asked_to_stop(2):
+            time.sleep(0.01)
+        world.clock.tick(3)
+        raise Stopped("saved at step 1.")
+
+    def listener(event: Event) -> None:
+        if event.kind == "started":
+            request_stop("maintenance")
+
+    try:
+        with pytest.raises(Stopped) as caught:
+            Supervisor(pair, on_stop=checkpoints.attempts.ask_to_stop).gang(saves, attempt=2, listener=listener)
+    finally:
+        forget_stop()
+    assert caught.value.message == "saved at step 1."
+    assert (caught.value.step, caught.value.attempt, caught.value.trace) == (1, 2, None)
+    assert checkpoints.next_attempt() == 3
 
 
 # ---- scripts ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster import shutdown
 from sparkdl.cluster.shutdown import forget_stop, pause, request_stop, stop_requested, stoppable, take_sigterm
 from sparkdl.cluster.supervisor import Supervisor
@@ -180,23 +179,3 @@ def test_request_between_two_attempts():
     with pytest.raises(Stopped, match="waiting to begin an attempt"):
         Supervisor(cluster, back_off=3600).gang(print, listener=listener)
     assert [attempt for attempt, _ in cluster.begun] == [0]
-
-
-def test_processes_save_and_end(pair, tmp_path):
-    checkpoints = Checkpoints(str(tmp_path / "checkpoints"), run="a run")
-
-    def work(world: Any, shard: Any) -> None:
-        while not checkpoints.attempts.asked_to_stop(2):
-            time.sleep(0.01)
-        world.clock.tick(3)
-        raise Stopped("saved at step 1.")
-
-    def listener(event: Event) -> None:
-        if event.kind == "started":
-            request_stop("maintenance")
-
-    with pytest.raises(Stopped) as caught:
-        Supervisor(pair, on_stop=checkpoints.attempts.ask_to_stop).gang(work, attempt=2, listener=listener)
-    assert caught.value.message == "saved at step 1."
-    assert (caught.value.step, caught.value.attempt, caught.value.trace) == (1, 2, None)
-    assert checkpoints.next_attempt() == 3
