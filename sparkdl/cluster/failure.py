@@ -82,10 +82,7 @@ def raise_first_cause(
 ) -> list[Any]:
     """Return the workers' values in rank order, or raise the first cause.
 
-    Args:
-        results: of the workers, in any order.
-        listener: gets an ``outcome`` event per worker: the ``seconds`` of its stages, and its delivery counts.
-        attempt: the number of the attempt.
+    ``listener`` gets an ``outcome`` event per worker: the ``seconds`` of its stages, and its delivery counts.
 
     Raises:
         SparkdlError: the earliest failure that is not a lost peer; if all are, the earliest.

@@ -40,8 +40,7 @@ from sparkdl.telemetry.task_recorder import Reporting
 
 _TRIES = 4  # as Spark's spark.task.maxFailures
 
-Processes = Callable[[], AbstractContextManager[list[WorkerProcess]]]
-"""Yields the processes of a round, all of them alive."""
+Processes = Callable[[], AbstractContextManager[list[WorkerProcess]]]  # of a round, all of them alive
 
 
 @dataclass(frozen=True)
