@@ -192,9 +192,9 @@ def _below(path: str, key: str | int) -> str:
 
 
 def _decode(tree: Any, tensors: list[Tensor]) -> Any:
+    if isinstance(tree, list):
+        raise ValueError("a bare list")
     if not isinstance(tree, dict):
-        if isinstance(tree, list):
-            raise ValueError("a bare list")
         return tree
     ((kind, value),) = tree.items()
     if kind in ("list", "tuple"):

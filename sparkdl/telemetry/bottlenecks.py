@@ -19,8 +19,6 @@ from typing import Any
 from sparkdl.telemetry.event import Event, sound
 from sparkdl.telemetry.step_timer import PHASES
 
-__all__ = ["PhaseTotals", "spending", "verdict"]
-
 SKEWED = 1.2
 """Multiple of the median busy seconds from which a rank counts as slow."""
 BOUND = 0.3

@@ -16,8 +16,6 @@ from sparkdl.telemetry.event import Event, SafeCallback
 from sparkdl.telemetry.protocol import Connection, ProtocolError
 from sparkdl.telemetry.server import Server
 
-__all__ = ["ASK", "Channel"]
-
 ASK = b"?"
 """A payload that asks for a receipt, which confirms that the listener has received all earlier events."""
 

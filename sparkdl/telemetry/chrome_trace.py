@@ -31,8 +31,6 @@ from sparkdl.io import files
 from sparkdl.telemetry.event import Event, sound
 from sparkdl.telemetry.event_reader import read_events
 
-__all__ = ["Clocks", "trace", "write_timeline"]
-
 WINDOW = 600.0
 """Seconds for which a host's offset counts as constant."""
 MOST = 40_000
@@ -82,9 +80,9 @@ def _by_steps(
         lowest[event.host] = min(lowest.get(event.host, event.rank), event.rank)
         # Workers of a gang only: a single worker exchanges nothing.
         if event.kind == "step" and event.clock is not None and event.payload.get("bytes"):
-            end = _end_of_exchange(event.payload)
-            if end is not None:
-                ends[event.host][event.attempt, event.clock["step"]] = end
+            for phase, _, end in _phases(event.payload):
+                if phase == "exchange":  # the last one of the step stays
+                    ends[event.host][event.attempt, event.clock["step"]] = event.payload["start"] + end
     reference = min([host for host in ends if host in known] or ends, key=lambda host: lowest[host], default=None)
     if reference is None:
         return {}
@@ -95,11 +93,6 @@ def _by_steps(
         if common:
             offsets[host] = {0: base + statistics.median(ends[host][step] - ends[reference][step] for step in common)}
     return offsets
-
-
-def _end_of_exchange(payload: dict[str, Any]) -> float | None:
-    ends = [end for phase, _, end in _phases(payload) if phase == "exchange"]
-    return payload["start"] + ends[-1] if ends else None
 
 
 def _phases(payload: dict[str, Any]) -> Iterator[tuple[str, float, float]]:

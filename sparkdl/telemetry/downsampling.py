@@ -13,8 +13,6 @@ from functools import reduce
 
 from sparkdl.telemetry.event import Event, sound
 
-__all__ = ["merged", "thinned"]
-
 _FREQUENT = ("step", "progress", "span")
 _COUNTS = ("steps", "rows", "bytes")
 

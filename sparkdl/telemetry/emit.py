@@ -26,8 +26,6 @@ from typing import Any, Protocol
 
 from sparkdl.telemetry.clock import Clock
 
-__all__ = ["PROCESS", "notify", "record", "recording", "span"]
-
 PROCESS = uuid.uuid4().hex
 """Id of this process, in the warnings that it records."""
 

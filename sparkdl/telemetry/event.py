@@ -14,8 +14,6 @@ from typing import Any
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.protocol import MAX_FRAME, MAX_HELLO
 
-__all__ = ["Event", "SafeCallback", "sound", "to_json_payload"]
-
 _ATOMS = frozenset((str, int, float, bool, type(None)))
 
 logger = logging.getLogger(__name__)

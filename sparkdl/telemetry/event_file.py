@@ -19,8 +19,6 @@ from pathlib import Path
 
 from sparkdl.io.redaction import public
 
-__all__ = ["DRIVER", "EventFile", "open_event_file"]
-
 SECONDS = 10.0
 BYTES = 1 << 20
 DRIVER = "driver-"

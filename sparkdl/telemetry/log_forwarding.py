@@ -26,8 +26,6 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import PROCESS, record
 from sparkdl.telemetry.event import Event
 
-__all__ = ["LEVELS", "WorkerLogs", "forwarding", "level_of", "pass_on"]
-
 LEVELS = ("debug", "info", "warning", "error", "off")
 RATE = 20.0
 BURST = 100

@@ -38,8 +38,6 @@ from dataclasses import dataclass, field
 
 from sparkdl.errors import InvalidInput
 
-__all__ = ["Connection", "Endpoint", "ProtocolError"]
-
 MAX_FRAME = 1 << 20
 """Bytes of the largest payload, and so of the largest event."""
 MAX_HELLO = 256

@@ -36,8 +36,6 @@ from sparkdl.telemetry.event import Event, SafeCallback, to_json_payload
 from sparkdl.telemetry.event_file import SECONDS, EventFile, open_event_file
 from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError, shut
 
-__all__ = ["EventCounts", "Recorder"]
-
 CONNECT_SECONDS = 3.0
 """Time that an address has to answer and prove itself, in seconds."""
 RECEIPT_SECONDS = 30.0

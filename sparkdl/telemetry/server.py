@@ -17,8 +17,6 @@ from dataclasses import replace
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.protocol import KEY_BYTES, Connection, Endpoint, ProtocolError, shut
 
-__all__ = ["Server"]
-
 MAX_PENDING = 256
 """Unproven connections at a time; a gang of this many workers can connect at once."""
 BACKLOG = 1024
@@ -53,8 +51,7 @@ class Server(ABC):
         self._pending: dict[socket.socket, threading.Thread] = {}
         self._threads: list[threading.Thread] = []
         self.refused = 0
-        addresses = (addresses,) if isinstance(addresses, str) else tuple(addresses)
-        unbound = Endpoint(addresses, 0, secrets.token_bytes(KEY_BYTES))
+        unbound = Endpoint(tuple(addresses), 0, secrets.token_bytes(KEY_BYTES))
         self._socket = _listen(bind)
         self.endpoint = replace(unbound, port=self._socket.getsockname()[1])
         self._alarm, self._wake = socket.socketpair()

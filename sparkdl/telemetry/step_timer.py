@@ -42,8 +42,6 @@ from contextlib import contextmanager
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record
 
-__all__ = ["EVERY", "PHASES", "StepTimer", "end_step", "enter_phase", "flush", "measuring"]
-
 PHASES = ("feed", "forward", "backward", "exchange", "update", "validate", "checkpoint", "callbacks", "other")
 """All phases, in the order of tables and charts."""
 EVERY = 0.1

@@ -18,8 +18,6 @@ from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.recorder import EventCounts, Recorder
 from sparkdl.telemetry.step_timer import StepTimer, flush, measuring
 
-__all__ = ["Reporting"]
-
 _LEAVING = 0.5  # seconds that a task waits for the delivery of its events
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import struct
 
 import pytest
@@ -95,19 +94,6 @@ def test_truncated_and_foreign_bytes_raise():
     ]:
         with pytest.raises(InvalidInput, match=f"the saved weights cannot be read: {message}"):
             unpack(packed, Tied())
-
-
-def test_damaged_header_raises_only_invalid_input():
-    packed, draw, caught = pack(Tied()), random.Random(0), 0
-    (length,) = struct.unpack("<Q", packed[:8])
-    for _ in range(400):
-        damaged = bytearray(packed)
-        damaged[draw.randrange(8 + length)] = draw.randrange(256)
-        try:
-            unpack(bytes(damaged), Tied())
-        except InvalidInput:
-            caught += 1
-    assert caught > 200
 
 
 def test_other_architecture_raises():
