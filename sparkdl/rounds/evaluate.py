@@ -73,24 +73,30 @@ def mass_of(shard: Shard) -> float:
     return float((shard.denominators if shard.order is None else shard.denominators.index_select(0, shard.order)).sum())
 
 
+def summed_losses(objective: Objective, module: nn.Module, shard: Shard) -> Iterator[tuple[Tensor, float]]:
+    """The summed loss and the mass of each batch of a single shard, in evaluation mode, for backward passes."""
+    criterion = objective.criterion()
+    module.eval()
+    enter_phase("feed")
+    for batch in batches(shard):
+        enter_phase("forward")
+        loss = trained(criterion(forward(module, batch.inputs), batch)) * batch.weight
+        enter_phase("backward")
+        yield loss, batch.weight
+        enter_phase("feed")
+    end_step(rows=shard.rows)
+
+
 def evaluate(objective: Objective, module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:
     """``F_k`` and ``M_k`` of a shard, float64 scalars; the gradient of ``F_k`` is added to the parameters' ``grad``.
 
     It leaves the module in evaluation mode.
     """
-    criterion = objective.criterion()
-    module.eval()
     total, mass = torch.zeros(2, dtype=torch.float64)
-    enter_phase("feed")
-    for batch in batches(as_only_shard(shard, criterion)):
-        enter_phase("forward")
-        loss = trained(criterion(forward(module, batch.inputs), batch)) * batch.weight
-        enter_phase("backward")
+    for loss, weight in summed_losses(objective, module, as_only_shard(shard, objective.criterion())):
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach().double()
-        mass += batch.weight
-        enter_phase("feed")
-    end_step(rows=shard.rows)
+        mass += weight
     return total, mass
 
 

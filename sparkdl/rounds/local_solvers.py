@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.evaluate import batches, mass_of
+from sparkdl.rounds.evaluate import mass_of, summed_losses
 from sparkdl.rounds.hyperparameters import check, check_at_least, check_integers
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import pieces, trainable
-from sparkdl.telemetry.step_timer import end_step, enter_phase
-from sparkdl.training.objective import Objective, forward, trained
+from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.training.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -55,40 +56,33 @@ class Problem:
     v: Tensor  # [n]
     round: int
     key: tuple[int, ...]  # random numbers depend on it and ``round`` alone
-    parameters: dict[str, nn.Parameter] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", trainable(self.module))
+    @cached_property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trainable parameters."""
+        return list(trainable(self.module).values())
 
     @property
     def x(self) -> Tensor:
         """A copy of the current parameters, ``[n]``."""
-        return torch.cat([parameter.detach().flatten() for parameter in self.parameters.values()])
+        return torch.cat([parameter.detach().flatten() for parameter in self.parameters])
 
     def set(self, x: Tensor) -> None:
         """Set the parameters."""
-        for parameter, piece in zip(self.parameters.values(), pieces(x, self.parameters.values()), strict=True):
+        for parameter, piece in zip(self.parameters, pieces(x, self.parameters), strict=True):
             parameter.detach().copy_(piece)
 
     def expand(self, x: Tensor) -> Expansion:
         """Expand the problem around ``x``; the expansion keeps the graphs of all rows in memory."""
         self.set(x)
-        self.module.eval()
-        criterion, total, parameters = self.objective.criterion(), 0.0, [*self.parameters.values()]
-        gradient, graphs = torch.zeros_like(x), list[Sequence[Tensor]]()
-        enter_phase("feed")
-        for batch in batches(self.shard):
-            enter_phase("forward")
-            loss = trained(criterion(forward(self.module, batch.inputs), batch)) * batch.weight
-            enter_phase("backward")
+        total, gradient, graphs = 0.0, torch.zeros_like(x), list[Sequence[Tensor]]()
+        for loss, _ in summed_losses(self.objective, self.module, self.shard):
             gradients = torch.autograd.grad(
-                loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True
+                loss, self.parameters, create_graph=True, allow_unused=True, materialize_grads=True
             )
             total += float(loss.detach())
             gradient += torch.cat([part.detach().flatten() for part in gradients])
             graphs.append(gradients)
-            enter_phase("feed")
-        end_step(rows=self.shard.rows)
         delta = x - self.v
         value = total / self.mass + self.rho / 2 * float(delta.double().square().sum())
 
@@ -109,15 +103,14 @@ class Problem:
 
     def _curved(self, graphs: Sequence[Sequence[Tensor]], d: Tensor) -> Tensor:
         """Hessian of ``F`` times ``d``: the gradient of the gradient's product with ``d``."""
-        parameters, curved = [*self.parameters.values()], torch.zeros_like(d)
-        shaped = pieces(d, parameters)
+        curved, shaped = torch.zeros_like(d), pieces(d, self.parameters)
         for graph in graphs:
             # If a gradient does not depend on the parameters, its curvature is 0.
             pairs = [pair for pair in zip(graph, shaped, strict=True) if pair[0].requires_grad]
             if pairs:
                 gradients, along = zip(*pairs, strict=True)
                 products = torch.autograd.grad(
-                    gradients, parameters, along, retain_graph=True, allow_unused=True, materialize_grads=True
+                    gradients, self.parameters, along, retain_graph=True, allow_unused=True, materialize_grads=True
                 )
                 curved += torch.cat([part.flatten() for part in products])
         return curved

@@ -18,23 +18,18 @@ from sparkdl.io.serialization import pack_pieces, unpack_state
 
 @dataclass(frozen=True)
 class LocalState(SharedDirectory):
-    """The local states of a run; the directory is for this run alone."""
+    """The local states of a run; the directory is for this run alone.
+
+    ``read`` and ``write`` raise InvalidInput if this host sees another directory than the driver.
+    """
 
     def read(self, name: str) -> Any:
-        """Read the local state of this name.
-
-        Raises:
-            InvalidInput: this host sees another directory than the driver.
-        """
+        """Read the local state of this name."""
         self.check("the local states of shards")
         return unpack_state(self.folder.read(name))
 
     def write(self, number: int, shard: int, memory: Any) -> str:
-        """Write a shard's local state of a round; return its name for ``read``.
-
-        Raises:
-            InvalidInput: this host sees another directory than the driver.
-        """
+        """Write a shard's local state of a round; return its name for ``read``."""
         self.check("the local states of shards")
         name = f"{_round(number)}/shard-{shard:05d}-{uuid.uuid4().hex}"
         self.folder.write(name, *pack_pieces(memory))

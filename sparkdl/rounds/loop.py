@@ -150,10 +150,8 @@ class Rounds:
             return after
         validated = bool(self.summary and sum(self.summary.validation))
         if validated or self.objective.metrics:
-            row = {
-                **row,
-                **Validation(self.objective, collate, validation=validated).measure(jobs, state["weights"], number),
-            }
+            validation = Validation(self.objective, collate, validation=validated)
+            row = row | validation.measure(jobs, state["weights"], number)
         row = {"round": number, **row, "seconds": time.monotonic() - start}
         if self.patience is not None:
             stopping.after(number, _loss_of(row), lambda: dict(state["weights"]))

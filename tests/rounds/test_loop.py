@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -24,9 +25,11 @@ from sparkdl.rounds import State, Update, add
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.rounds.local_state import LocalState
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.labels import Classes
 from sparkdl.training.objective import Objective
+from tests.object_store import object_store
 
 ROWS = 120
 X = np.random.default_rng(4).normal(size=(ROWS, 3))
@@ -146,7 +149,38 @@ def test_training_is_augmented_and_collated_and_validation_is_collated():
     assert other[0]["valid_loss"] == pytest.approx(float(loss), rel=1e-12)
 
 
-# ---- checkpoints -----------------------------------------------------------------------------------------------------
+# ---- local states --------------------------------------------------------------------------------------------------
+
+
+def test_pickled_copy_reads_state_by_name_until_its_round_is_deleted(tmp_path):
+    states = LocalState(str(tmp_path / "states"))
+    states.take_over()
+    name = states.write(3, 1, {"x": torch.arange(3.0), "rho": 0.5})
+    other = states.write(4, 1, {})
+    read = cloudpickle.loads(cloudpickle.dumps(states)).read
+    assert torch.equal(read(name)["x"], torch.arange(3.0))
+    assert read(name)["rho"] == 0.5
+    assert name.startswith("round-000003/shard-00001-")
+    assert states.write(3, 1, {}) != name
+    states.forget(3)
+    states.forget(-1)
+    with pytest.raises(FileNotFoundError):
+        read(name)
+    assert read(other) == {}
+    states.withdraw()
+    for call in (lambda: read(other), lambda: states.write(4, 1, {})):
+        with pytest.raises(InvalidInput, match="not share the driver's directory"):
+            call()
+
+
+def test_object_store_serves_states(tmp_path):
+    with object_store(tmp_path) as query:
+        states = LocalState(f"s3://key:secret@runs/states?{query}")
+        states.take_over()
+        assert states.read(states.write(1, 0, {"u": 1})) == {"u": 1}
+        states.forget(1)
+        states.withdraw()
+    assert "secret" not in repr(states)
 
 
 def test_local_states_without_checkpoint_are_deleted(tmp_path):
@@ -154,6 +188,9 @@ def test_local_states_without_checkpoint_are_deleted(tmp_path):
     run(Scripted((1.0,) * 6), memories=str(tmp_path / "states"), checkpoints=checkpoints)
     assert sorted(os.listdir(tmp_path / "states")) == ["round-000006", "round-000007"]
     assert len(os.listdir(tmp_path / "states/round-000007")) == 3
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 
 def test_resume_reports_earlier_rounds_first_and_rejects_other_rows(tmp_path):

@@ -62,16 +62,12 @@ class AllReduceSync:
 
     def __init__(self, strategy: AllReduce, replica: Replica, group: Group) -> None:
         self._replica = replica
-        self._share = 1.0
         self._buckets: list[Bucket] = make_buckets(replica.parameters, strategy.bucket_bytes) if group.size > 1 else []
         self._slots = {
             parameter: (bucket, slot) for bucket in self._buckets for slot, parameter in enumerate(bucket.parameters)
         }
         self._reduction = strategy.reduce.open(self._buckets, group)
-        self._waiting: set[int] = set()
-        self._left: list[int] = []
-        self._under_way: list[PendingReduce] = []
-        self._unused: list[int] = []
+        self.begin(1.0)
         replica.sink = self if self._buckets else None
 
     @property
@@ -81,10 +77,10 @@ class AllReduceSync:
 
     def begin(self, share: float) -> None:
         """Reset the buckets for a backward pass."""
-        self._share = share
-        self._waiting = set(self._slots)
+        self._share, self._waiting = share, set(self._slots)
         self._left = [len(bucket.parameters) for bucket in self._buckets]
-        self._under_way, self._unused = [], []
+        self._under_way: list[PendingReduce] = []
+        self._unused: list[int] = []
 
     def ready(self, index: int) -> None:
         """Copy a gradient into its bucket, and start to reduce each bucket that is full."""

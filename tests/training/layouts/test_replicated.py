@@ -36,11 +36,6 @@ def batch(rows: int = 12, seed: int = 0, **options: Any) -> Batch:
     )
 
 
-def mean_gradients(replica: ReplicatedReplica, whole: Batch) -> list[Tensor]:
-    loss = nn.functional.mse_loss(replica.module(*whole.inputs), whole.target)
-    return list(torch.autograd.grad(loss, list(replica.parameters)))
-
-
 def tape(replica: ReplicatedReplica) -> list[Any]:
     """Set a sink that writes down its calls, and leaves the gradients where they are."""
     calls: list[Any] = []
@@ -56,7 +51,9 @@ def tape(replica: ReplicatedReplica) -> list[Any]:
 
 def test_gradients_are_of_local_mean():
     replica, whole = place(), batch()
-    expected = mean_gradients(replica, whole)
+    expected = torch.autograd.grad(
+        nn.functional.mse_loss(replica.module(*whole.inputs), whole.target), replica.parameters
+    )
     loss = replica.gradients(whole)
     assert not loss.requires_grad
     assert loss.item() == nn.functional.mse_loss(replica.module(*whole.inputs), whole.target).item()
