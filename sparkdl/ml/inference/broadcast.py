@@ -58,7 +58,7 @@ class ModelBroadcast:
 
         Spark Connect has no broadcasts: then the query carries the model, and a warning says so.
         """
-        without_model = replace(scorer, factory=_elsewhere, weights=b"")
+        without_model = replace(scorer, factory=nn.Module, weights=b"")
         with self._lock:
             if self._packed is None:
                 self._packed = cloudpickle.dumps((scorer.factory, scorer.weights))
@@ -82,7 +82,3 @@ class ModelBroadcast:
     def __reduce__(self) -> Any:
         """Pickle the model without its broadcast, which belongs to this application."""
         return ModelBroadcast, ()
-
-
-def _elsewhere() -> Any:
-    raise RuntimeError("this scorer has no model; expected the broadcast one")

@@ -50,12 +50,6 @@ class ModelCache:
         self._models.move_to_end(digest)
         return self._models[digest]
 
-    def __contains__(self, digest: str) -> bool:
-        return digest in self._models
-
-    def __len__(self) -> int:
-        return len(self._models)
-
 
 SHELF = ModelCache()
 """The models of this process."""

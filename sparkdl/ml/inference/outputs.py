@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import torch
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 from torch import Tensor
 
@@ -76,7 +77,7 @@ class Outputs:
 
     def none(self, floating: str) -> pa.Array:
         """The columns of a batch without rows."""
-        return _struct({field.name: pa.array([], _arrow(field.dataType)) for field in self.type(floating)})
+        return pa.array([], to_arrow_type(self.type(floating)))
 
     def _columns(self, raw: Tensor) -> dict[str, pa.Array]:
         single = raw.dim() == 1 or (raw.dim() == 2 and raw.shape[1] == 1)
@@ -125,19 +126,11 @@ def _lists(values: Tensor) -> pa.Array:
     rows, width = values.shape
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
     flat: Any = pa.array(values.contiguous().reshape(-1).numpy())
-    return pa.ListArray.from_arrays(pa.array(offsets), flat, type=_arrow_list(flat.type))
+    element = pa.field("element", flat.type, nullable=False)  # as Spark names it
+    return pa.ListArray.from_arrays(pa.array(offsets), flat, type=pa.list_(element))
 
 
 def _struct(columns: dict[str, pa.Array]) -> pa.Array:
     fields = [pa.field(name, array.type, nullable=False) for name, array in columns.items()]
     return pa.StructArray.from_arrays(list(columns.values()), fields=fields)
 
-
-def _arrow(kind: DataType) -> pa.DataType:
-    if isinstance(kind, ArrayType):
-        return _arrow_list(_arrow(kind.elementType))
-    return pa.float64() if isinstance(kind, DoubleType) else pa.float32()
-
-
-def _arrow_list(element: pa.DataType) -> pa.DataType:
-    return pa.list_(pa.field("element", element, nullable=False))  # as Spark names it

@@ -182,20 +182,15 @@ def _structure(text: str) -> bool:
         return False
 
 
-def _matches(pattern: str) -> Callable[[str], bool]:
-    compiled = re.compile(pattern)
-    return lambda text: compiled.fullmatch(text) is not None
-
-
 _PATHS = "key parameter_name buffer_name tensor_constant_name user_input_name fqn path_name"
-_CHECKS: dict[str, Callable[[str], bool]] = {
+_CHECKS: dict[str, Callable[[str], object]] = {
     "target": _operator,
     "expr_str": _expression,
     **dict.fromkeys(("in_spec", "out_spec"), _structure),
-    **dict.fromkeys(("name", "as_name", "type", "forward_arg_names", "verifiers"), _matches(_NAME)),
-    **dict.fromkeys(_PATHS.split(), _matches(r"[\w./ -]*")),
+    **dict.fromkeys(("name", "as_name", "type", "forward_arg_names", "verifiers"), re.compile(_NAME).fullmatch),
+    **dict.fromkeys(_PATHS.split(), re.compile(r"[\w./ -]*").fullmatch),
     **dict.fromkeys(("as_string", "as_strings"), lambda _: True),  # an argument, stored as its repr
-    **dict.fromkeys(("as_float", "as_floats", "real", "imag"), _matches(r"-?Infinity|NaN")),
-    "torch_version": _matches(r"(?a:[\w.+<=-]*)"),
+    **dict.fromkeys(("as_float", "as_floats", "real", "imag"), re.compile(r"-?Infinity|NaN").fullmatch),
+    "torch_version": re.compile(r"(?a:[\w.+<=-]*)").fullmatch,
 }
 """The check of a string by its key, or the key of its list; other keys may not hold strings."""

@@ -15,7 +15,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.param import Params
@@ -35,8 +35,6 @@ TRUST = "spark.sparkdl.trust"
 METADATA = "metadata/part-00000"  # of a folder that is written without Spark
 _FORMAT = 4
 _OBJECTS = "objects.pkl"
-
-Self = TypeVar("Self", bound="Reader")
 
 
 class Saveable(Params, MLReadable[Any], MLWritable):
@@ -223,12 +221,12 @@ class Reader(MLReader[Any]):
         super().__init__()
         self._kind, self.trusts, self._on_host = kind, False, False
 
-    def trust(self: Self, value: bool = True) -> Self:
+    def trust(self, value: bool = True) -> Reader:
         """Load pickled parts too, which runs the code inside them; the session's conf may also allow it."""
         self.trusts = value
         return self
 
-    def on_host(self: Self) -> Self:
+    def on_host(self) -> Reader:
         """Read a folder of this host without Spark; the instance may not have parts."""
         self._on_host = True
         return self
