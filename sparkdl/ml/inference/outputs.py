@@ -133,4 +133,3 @@ def _lists(values: Tensor) -> pa.Array:
 def _struct(columns: dict[str, pa.Array]) -> pa.Array:
     fields = [pa.field(name, array.type, nullable=False) for name, array in columns.items()]
     return pa.StructArray.from_arrays(list(columns.values()), fields=fields)
-

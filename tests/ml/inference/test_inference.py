@@ -1,4 +1,4 @@
-"""Outputs, cached and broadcast models, and the plans of queries."""
+"""Sizes of batches, outputs, cached and broadcast models, and the plans of queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 import torch
 from pyspark.errors import PythonException
-from pyspark.ml import PipelineModel
 from pyspark.sql import functions
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
@@ -25,10 +24,11 @@ from torch import nn
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
+from sparkdl.ml.inference.batch_size import BUDGET, batch_rows, batches
 from sparkdl.ml.inference.broadcast import ModelBroadcast
-from sparkdl.ml.inference.model_cache import ModelCache
+from sparkdl.ml.inference.model_cache import CachedModel, ModelCache
 from sparkdl.ml.inference.outputs import Outputs
-from sparkdl.ml.inference.scorer import Scorer
+from sparkdl.ml.inference.scorer import Scorer, score
 from sparkdl.ml.model import TorchModel
 from tests.ml import nets
 from tests.sessions import frame
@@ -55,6 +55,41 @@ def plan(data) -> str:
 
 def floats(*rows) -> pa.Array:
     return pa.array(rows, pa.list_(pa.float32()))
+
+
+# ---- sizes of batches ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "sizes"), [(1100, 1000, [550, 550]), (7, 3, [3, 2, 2]), (0, 512, []), (3, 1, [1, 1, 1])]
+)
+def test_batches_are_few_and_equal(rows, most, sizes):
+    pieces = list(batches(rows, most))
+    assert [piece.start for piece in pieces] == [0, *(piece.stop for piece in pieces)][:-1]
+    assert [piece.stop - piece.start for piece in pieces] == sizes
+
+
+def test_largest_tensor_bounds_the_rows():
+    wide = nn.Sequential(nn.Linear(1, 1000), nn.ReLU(), nn.Linear(1000, 1))
+    narrow, x = nn.Linear(1, 1), torch.zeros(100, 1)
+    assert batch_rows(lambda rows: wide(x[rows]), (x,), budget=400_000) == 100
+    assert batch_rows(lambda rows: narrow(x[rows]), (x,), budget=400) == 100
+    assert batch_rows(lambda rows: x[rows] + 1, (x,), budget=1) == 1
+
+
+def test_model_is_measured_once():
+    sizes = []
+
+    class Wide(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(x))
+            return x.expand(len(x), 1 << 16).sum(1)  # 256 KiB a row
+
+    loaded, x = CachedModel(Wide()), torch.arange(70.0).unsqueeze(1)
+    for _ in range(2):
+        assert torch.equal(score(loaded, (x,)), torch.arange(70.0) * (1 << 16))
+    assert loaded.rows == BUDGET // (1 << 18) == 32
+    assert sizes == [8, 24, 23, 23, 24, 23, 23]
 
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------
@@ -147,25 +182,20 @@ def test_models_may_write_to_their_inputs():
 def test_cache_evicts_the_least_recently_used():
     cache, loads = ModelCache(limit=400), []
 
-    def get(name, count):
-        return cache.get(name, 4 * count, lambda: loads.append(name) or nn.Linear(count, 1, bias=False))
+    def load(name, count):
+        loads.append(name)
+        return nn.Linear(count, 1, bias=False)
 
-    one = get("one", 40)
-    get("two", 40)
-    assert get("one", 40) is one
-    assert loads == ["one", "two"]
-    get("three", 40)
-    assert ("one" in cache, "two" in cache, "three" in cache) == (True, False, True)
-    get("large", 1000)
-    assert len(cache) == 1
-    get("one", 40)
-    assert ("large" in cache, len(cache)) == (False, 1)
+    for name in ("one", "two", "one", "three", "one", "two", "large", "one", "large"):
+        count = 1000 if name == "large" else 40
+        cache.get(name, 4 * count, partial(load, name, count))
+    assert loads == ["one", "two", "three", "two", "large", "one", "large"]
 
 
 def test_copies_share_one_broadcast(spark):
     model = made()
-    shipped = [each._shipment.ship(each._scorer(), spark) for each in (model, model, model.copy())]
-    assert len({id(each.packed) for each in shipped}) == len({each.digest for each in shipped}) == 1
+    shipped = [copied._shipment.ship(copied._scorer(), spark) for copied in (model, model, model.copy())]
+    assert len({id(scorer.packed) for scorer in shipped}) == len({scorer.digest for scorer in shipped}) == 1
     assert len(cloudpickle.dumps(shipped[0].scorer)) < 2000
     other = made(nets.column)._shipment.ship(made(nets.column)._scorer(), spark)
     assert other.digest != shipped[0].digest
@@ -206,20 +236,6 @@ def test_worker_makes_the_module_once_for_all_tasks(spark, tmp_path, monkeypatch
     assert len(pids) == len(set(pids)) <= 2  # 24 tasks
 
 
-def test_two_models_in_one_plan_have_their_own_weights(spark):
-    modules = nets.Moody(), nets.Moody()
-    modules[1].factor.data.fill_(3.0)
-    stages = [
-        TorchModel(factory=nets.Moody, weights=pack(module), kind="regressor")
-        .setInputCols(["x"])
-        .setPredictionCol(name)
-        for module, name in zip(modules, ("one", "three"), strict=True)
-    ]
-    rows = PipelineModel(stages).transform(features()).select("one", "three").collect()
-    expected = [3 * row["one"] for row in rows]
-    np.testing.assert_allclose([row["three"] for row in rows], expected, rtol=1e-4, atol=1e-5)
-
-
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
 
@@ -227,12 +243,10 @@ def test_transform_starts_no_job(spark):
     tracker = spark.sparkContext.statusTracker()
     spark.sparkContext.setJobGroup("lazy", "transform")
     try:
-        made(nets.scores, "classifier").transform(features()).createOrReplaceTempView("predictions")
+        made(nets.scores, "classifier").transform(features())
         assert tracker.getJobIdsForGroup("lazy") == []
     finally:
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-    rows = spark.sql("select prediction, count(*) as n from predictions group by prediction").collect()
-    assert sum(row["n"] for row in rows) == 50
 
 
 def test_filters_on_other_columns_are_pushed_below_the_model(spark, tmp_path):
@@ -257,12 +271,7 @@ def test_unread_vectors_are_not_computed(spark):
     assert only.orderBy("row").select("prediction").collect() == rows
 
 
-def test_thresholds_on_spark(spark):
-    model = made(nets.scores, "classifier", thresholds=[1.0, 1.0, 1e-6])
-    assert {row["prediction"] for row in model.transform(features()).collect()} == {2.0}
-    extra = {model.thresholds: [1.0, 1.0]}
-    with pytest.raises(PythonException, match=r"thresholds has 2 numbers, .* 3 classes"):
-        model.transform(features(), extra).collect()
+def test_thresholds_of_a_regressor_warn(spark):
     with pytest.warns(UserWarning, match="thresholds .*regressor"):
         made(thresholds=[1.0, 1.0]).transform(features())
     with warnings.catch_warnings():

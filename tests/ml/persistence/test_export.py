@@ -166,9 +166,9 @@ def rewritten(archive: bytes, changes: dict[str, Any]) -> bytes:
         files = {name.partition("/")[2]: stored.read(name) for name in stored.namelist()}
     for name, change in changes.items():
         if callable(change):
-            held = json.loads(files[name])
-            change(held)
-            files[name] = json.dumps(held).encode()
+            content = json.loads(files[name])
+            change(content)
+            files[name] = json.dumps(content).encode()
         else:
             files[name] = change
     packed = io.BytesIO()

@@ -49,7 +49,7 @@ def client(uri):
 
 
 def curve(uri, run, key):
-    return [(each.step, each.value) for each in client(uri).get_metric_history(run.info.run_id, key)]
+    return [(metric.step, metric.value) for metric in client(uri).get_metric_history(run.info.run_id, key)]
 
 
 def artifact(run, name):
@@ -89,18 +89,18 @@ def test_parameters_metrics_tags_and_artifacts(store, tmp_path):
     assert "<html" in artifact(logged, "report.html")
 
 
-def test_rounds_and_names_that_mlflow_does_not_allow(store):
+def test_numbers_of_rounds_and_names_that_mlflow_does_not_allow(store):
     rows = [{"round": number, "primal": 1 / number, "status": "going", "seconds": 1.0} for number in (1, 2)]
-    more = {"top@5 (%)": 0.5, "recall": [0.25, 0.5], "nan": math.nan}
+    more = {"top@5 (%)": 0.5, "recall": [0.25, 0.5], "range": {"min": 0.0}, "table": [[1, 2], [3, 4]], "nan": math.nan}
     run = FakeRun(MLflow("digits", store))
     run.rows(*({**row, "rounds": 9, **more} for row in rows))
     run.end(rows)
     (logged,) = runs(store)
     assert curve(store, logged, "primal") == [(1, 1.0), (2, 0.5)]
     metrics = logged.data.metrics
-    assert set(metrics) == {"primal", "seconds", "top_5 ___", "recall/0", "recall/1", "nan"}
-    assert (metrics["top_5 ___"], metrics["recall/0"], metrics["recall/1"]) == (0.5, 0.25, 0.5)
-    assert math.isnan(metrics["nan"])
+    assert math.isnan(metrics.pop("nan"))
+    numbers = {"top_5 ___": 0.5, "recall/0": 0.25, "recall/1": 0.5, "range/min": 0.0}
+    assert metrics == {"primal": 0.5, "seconds": 1.0, **numbers}
     assert logged.info.run_name == "TorchClassifier run"
 
 
@@ -141,7 +141,10 @@ def test_experiment_and_store_beside_an_active_run(default, tmp_path, monkeypatc
             FakeRun(MLflow("digits"))
         FakeRun(MLflow(tracking_uri=other)).end()
     children = client(default).search_runs(["0"], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
-    assert {(each.info.run_name, each.info.status) for each in children} == {("one", "FINISHED"), ("two", "FINISHED")}
+    assert {(run.info.run_name, run.info.status) for run in children} == {
+        ("one", "FINISHED"),
+        ("two", "FINISHED"),
+    }
     assert client(default).get_run(parent.info.run_id).data.params == {}
     assert len(runs(other, "Default")) == 1
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of the environment")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -36,6 +35,14 @@ from pyspark import SparkContext
 assert SparkContext._gateway is None
 """
 
+_CODE = """
+from torch import nn
+
+class OwnNet(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 3)
+"""
+
 
 def log(store, model, **settings):
     """MLflow's run and logged model."""
@@ -61,7 +68,7 @@ def test_logged_models_predict_in_another_process(store, tmp_path, monkeypatch):
 
     code = tmp_path / "code"
     code.mkdir()
-    shutil.copy(Path(__file__).with_name("own_net.py"), code / "net_of_a_user.py")
+    (code / "net_of_a_user.py").write_text(_CODE)
     monkeypatch.syspath_prepend(str(code))
     own = made(importlib.import_module("net_of_a_user").OwnNet)
     notebook, pickled = made(nets.inner()), made(lambda: Choosy(3, 3))
@@ -71,10 +78,10 @@ def test_logged_models_predict_in_another_process(store, tmp_path, monkeypatch):
     for model in versions:
         run, logged = log(store, model, registered_model_name="digits")
     assert (logged.name, logged.status, logged.source_run_id) == ("model", "READY", run.info.run_id)
-    assert [each.step for each in run.outputs.model_outputs] == [2]
+    assert [output.step for output in run.outputs.model_outputs] == [2]
     assert logged.params["precision"] == "fp32"
     client = mlflow.MlflowClient(store)
-    assert sorted(int(each.version) for each in client.search_model_versions("name = 'digits'")) == [1, 2]
+    assert sorted(int(entry.version) for entry in client.search_model_versions("name = 'digits'")) == [1, 2]
     assert client.get_model_version("digits", "2").run_id == run.info.run_id
     uris = [f"runs:/{run.info.run_id}/model", "models:/digits/2"]
     uris.append(f"models:/{log(store, own, code_paths=[str(code / 'net_of_a_user.py')])[1].model_id}")
@@ -101,52 +108,31 @@ def test_logged_models_predict_in_another_process(store, tmp_path, monkeypatch):
     np.testing.assert_allclose(json.loads(line)["prediction"], [0.15, 0, 0.6], rtol=1e-6)
 
 
-@pytest.fixture
-def loaded(store):
+def test_inputs_signature_and_requirements(store):
     import mlflow
 
-    return lambda model: mlflow.pyfunc.load_model(log(store, model)[1].artifact_location)
-
-
-def test_inputs_signature_and_requirements(loaded):
-    import mlflow
-
-    model = loaded(made())
+    model = mlflow.pyfunc.load_model(log(store, made())[1].artifact_location)
     frames = [pd.DataFrame({"x": list(X)}), pd.DataFrame({"x": X.astype(np.float64).tolist(), "more": 1})]
     for data in (X, {"x": X}, *frames):
         result = model.predict(data)
         check_same({name: np.stack(list(result[name])) for name in result}, predict(made(), X))
     signature = model.metadata.signature
-    assert [(each.name, each.shape, str(each.type)) for each in signature.inputs] == [("x", (-1, 3), "float32")]
+    assert [(spec.name, spec.shape, str(spec.type)) for spec in signature.inputs] == [("x", (-1, 3), "float32")]
     assert signature.outputs.input_names() == ["prediction", "probability", "rawPrediction"]
     text = Path(mlflow.artifacts.download_artifacts(f"{model.metadata.artifact_path}/requirements.txt")).read_text()
     assert {line.partition("==")[0] for line in text.split()} == {"sparkdl-torch[spark]", "torch", "mlflow-skinny"}
     assert "+" not in text
 
 
-def test_several_inputs_of_several_shapes(loaded):
-    types = (([3, 2], "float32"), ([], "int64"), ([], "float32"))
-    model = made(nets.Scaled, "regressor", types)._set(inputCols=["x", "kind", "price"])
-    arrays = {
-        "x": np.arange(24, dtype=np.float32).reshape(4, 3, 2),
-        "kind": np.array([0, 1, 2, 3]),
-        "price": np.array([0.5, 1.5, 2.5, 3.5], np.float32),
-    }
-    flat = pd.DataFrame({"x": arrays["x"].reshape(4, 6).tolist(), "kind": arrays["kind"], "price": arrays["price"]})
-    pyfunc = loaded(model)
-    for data in (arrays, flat):
-        check_same({"prediction": pyfunc.predict(data)["prediction"].to_numpy()}, predict(model, arrays))
-
-
 def test_models_that_are_not_logged_or_cannot_be(store):
     import mlflow
 
-    client, lock = mlflow.MlflowClient(store), threading.Lock()
+    client, lock = mlflow.MlflowClient(store), threading.Lock()  # which has no pickle
     FakeRun(MLflow("digits", store, log_model=False)).end(model=made())
     experiment = client.get_experiment_by_name("digits").experiment_id
     assert not client.search_logged_models([experiment])
     model = made(collate=lambda inputs, target: (inputs, target) if lock else None)
     with pytest.warns(RuntimeWarning, match=r"MLflow\.on_end failed: InvalidInput: collate cannot be"):
         FakeRun(MLflow("digits", store)).end(model=model)
-    assert {each.info.status for each in client.search_runs([experiment])} == {"FINISHED"}
-    assert [each.status for each in client.search_logged_models([experiment])] == ["FAILED"]
+    assert {run.info.status for run in client.search_runs([experiment])} == {"FINISHED"}
+    assert [logged.status for logged in client.search_logged_models([experiment])] == ["FAILED"]

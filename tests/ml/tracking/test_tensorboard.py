@@ -75,19 +75,6 @@ def test_numbers_of_rows_are_points_and_settings_are_texts(tmp_path):
     assert "error" not in text(folder, "report")
 
 
-def test_rounds_and_metrics_of_several_numbers(tmp_path):
-    rows = [{"round": number, "primal": 1 / number, "status": "going", "seconds": 1.0} for number in (1, 2)]
-    run = FakeRun(TensorBoard(str(tmp_path / "rounds")))
-    run.rows(*({**row, "rounds": 5} for row in rows))
-    run.end(rows)
-    assert curve(tmp_path / "rounds", "train/primal") == [(1, 1.0), (2, 0.5)]
-    assert set(read(tmp_path / "rounds").Tags()["scalars"]) == {"train/primal", "run/seconds"}
-    write(tmp_path, epoch(1, valid_recall=[0.25, 0.5], range={"min": 0.0, "max": 2.0}, valid_table=[[1, 2], [3, 4]]))
-    values = {"valid/recall/0": 0.25, "valid/recall/1": 0.5, "train/range/min": 0.0, "train/range/max": 2.0}
-    assert {tag: curve(tmp_path, tag) for tag in values} == {tag: [(1, value)] for tag, value in values.items()}
-    assert not [tag for tag in read(tmp_path).Tags()["scalars"] if "table" in tag]
-
-
 MEMBERS = [tuple({"member": number, "epoch": 3, "loss": loss} for number in (0, 1)) for loss in (1.0, 2.0)]
 NOT_FINITE = (epoch(1, math.nan), epoch(2, math.inf))
 
