@@ -27,5 +27,5 @@ def write_folder(model: TorchModel, folder: str) -> None:
 
 def read_folder(folder: str, *, trust: bool = False) -> TorchModel:
     """Load a model that ``write_folder`` saved; arguments and errors are those of ``TorchModel.load``."""
-    model: TorchModel = Reader(TorchModel).on_host().trust(trust).load(folder)
+    model: TorchModel = Reader(TorchModel, on_host=True).trust(trust).load(folder)
     return model

@@ -29,8 +29,6 @@ class NotDescribable(Exception):
 class AllowedTypes:
     """The types that a Param may hold besides JSON, frozen dataclasses and the user's functions.
 
-    Loading calls saved names, so a forged name must not reach ``os.system``.
-
     Attributes:
         classes: their subclasses may be named.
         instances: whether the Param may hold instances of them, made again from the constructor's arguments.

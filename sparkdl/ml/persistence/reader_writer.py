@@ -5,8 +5,7 @@
     <path>/<name>            files of the class, such as weights
     <path>/<folder>/00000/   parts: models, estimators and evaluators, each by its own writer
 
-One writer and one reader serve every class: a ``Saveable`` declares its fields, files and parts. The writer writes
-beside the path and then moves all of it into place.
+One writer and one reader serve every class: a ``Saveable`` declares its fields, files and parts.
 """
 
 from __future__ import annotations
@@ -215,20 +214,18 @@ class Writer(MLWriter):
 
 
 class Reader(MLReader[Any]):
-    """Reads the files of ``Writer``; without trust it unpickles nothing."""
+    """Reads the files of ``Writer``; without trust it unpickles nothing.
 
-    def __init__(self, kind: type[Saveable]) -> None:
+    ``on_host`` reads a folder of this host without Spark; the instance may not have parts.
+    """
+
+    def __init__(self, kind: type[Saveable], *, on_host: bool = False) -> None:
         super().__init__()
-        self._kind, self.trusts, self._on_host = kind, False, False
+        self._kind, self._on_host, self.trusts = kind, on_host, False
 
     def trust(self, value: bool = True) -> Reader:
         """Load pickled parts too, which runs the code inside them; the session's conf may also allow it."""
         self.trusts = value
-        return self
-
-    def on_host(self) -> Reader:
-        """Read a folder of this host without Spark; the instance may not have parts."""
-        self._on_host = True
         return self
 
     def load(self, path: str) -> Any:

@@ -79,12 +79,9 @@ class Mirror:
     """A folder at any URI, and folders in it: files are written on this host, and copied if the URI is elsewhere."""
 
     def __init__(self, uri: str, inner: tuple[str, ...]) -> None:
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder, path = files.Folder.of(uri), files.local_path(uri)
-        if path is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="sparkdl-")
-            path = self._temporary.name
-        self._path = path
+        self._temporary = tempfile.TemporaryDirectory(prefix="sparkdl-") if path is None else None
+        self._path = self._temporary.name if self._temporary is not None else str(path)
         self._inner, self._sizes = ("", *inner), dict[str, int]()
         self._copied, self._took = -math.inf, 0.0
 

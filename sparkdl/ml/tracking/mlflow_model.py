@@ -1,8 +1,7 @@
 """A trained model in MLflow's format; ``mlflow.pyfunc.load_model`` loads it, and it predicts without Spark.
 
-It holds the saved form of ``TorchModel``: safetensors weights and the factory's name. If the factory cannot be
-imported, as in a notebook, it holds a torch.export program; if torch cannot export it, a pickle. A named factory must
-be importable where the model is loaded: ``code_paths`` are logged with the model.
+It holds the folder that ``TorchModel`` saves. A named factory must be importable where the model is loaded:
+``code_paths`` are logged with the model, and MLflow adds them to the Python path when it loads the model.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ EXTRA = "mlflow"
 
 
 def log_model(client: Any, run: Any, model: TorchModel, *, code_paths: Sequence[str], step: int) -> Any:
-    """Log a model after the run's last step, and return the logged model of MLflow.
-
-    MLflow adds ``code_paths``, files and folders, to the Python path when it loads the model.
-    """
+    """Log a model after the run's last step, and return the logged model of MLflow."""
     logged = client.create_logged_model(
         run.info.experiment_id, name="model", source_run_id=run.info.run_id, params=run.data.params
     )

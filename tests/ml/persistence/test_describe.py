@@ -199,9 +199,7 @@ def test_params_of_nested_estimators_count(spark):
     (inner,) = describe(cross_validator(1))["estimatorParamMaps"].values()
     assert inner["LogisticRegression#2.maxIter"] == "1"
     assert inner["Pipeline#1.stages"]["0"]["class"] == "LogisticRegression"
-    assert [type(params).__name__ for params in params_in({"a": [("b", LogisticRegression())]})] == [
-        "LogisticRegression"
-    ]
+    assert [type(params) for params in params_in({"a": [("b", LogisticRegression())]})] == [LogisticRegression]
 
 
 # ---- code ------------------------------------------------------------------------------------------------------------
