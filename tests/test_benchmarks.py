@@ -93,13 +93,6 @@ def test_checkpoint_needs_steps_to_compare_with():
 # ---- small runs -------------------------------------------------------------------------------------------------
 
 
-def test_recovery_rejects_an_unknown_measurement(capsys):
-    with pytest.raises(SystemExit) as ended:
-        importlib.import_module("benchmarks.recovery.main").main(["stale"])
-    assert ended.value.code == 2
-    assert "there is no measurement stale; expected executor, detection, stall, throughput" in capsys.readouterr().err
-
-
 def smoke(theme: str, words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The printed lines of a small run; the last one is the verdict."""
     importlib.import_module(f"benchmarks.{theme}.main").main(words.split())

@@ -1,4 +1,4 @@
-"""The batches of all workers together: every row once an epoch, in an order that depends on the seed alone."""
+"""The batches of all workers: every row once an epoch, in an order that depends on the seed alone; prefetching."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sparkdl.data import shard as shard_module
 from sparkdl.data.batch import Batch, Ragged
 from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.prefetch import prefetch
 from sparkdl.data.sampler import Plan
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loss import Criterion
@@ -216,17 +217,6 @@ def test_ragged_rows_stay_with_their_rows(sizes, ragged):
         assert [tokens.values[a:b].tolist() for a, b in ends] == [data["tokens"][row].as_py() for row in rows.tolist()]
 
 
-@pytest.mark.parametrize("end", [lambda batches: batches.close(), list, id], ids=["close", "finish", "delete"])
-def test_iteration_leaves_no_thread(end):
-    before = threading.active_count()
-    batches = Batcher(shards((997,))[0], Plan((997,), 1)).batches(0)
-    next(batches)
-    assert threading.active_count() == before + 1
-    end(batches)
-    del batches
-    assert threading.active_count() == before
-
-
 def test_invalid_shards_and_plans_raise():
     (negative,) = shards_of(
         [pa.table({"x": [1.0, 2.0], "w": [1.0, -0.5]})], Columns(INPUTS[1:], weight=InputColumn("w"))
@@ -239,3 +229,72 @@ def test_invalid_shards_and_plans_raise():
     ]:
         with pytest.raises(InvalidInput, match=message):
             call()
+
+
+# ---- prefetching ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_thread_is_left():
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) == before
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+@pytest.mark.parametrize("end", [lambda batches: batches.close(), list, id], ids=["close", "finish", "delete"])
+def test_batches_come_from_one_thread(end):
+    before = threading.active_count()
+    batches = Batcher(shards((997,))[0], Plan((997,), 1)).batches(0)
+    next(batches)
+    assert threading.active_count() == before + 1
+    end(batches)
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+@pytest.mark.parametrize("depth", [1, 2, 100])
+def test_every_item_comes_in_order_from_another_thread(depth):
+    for count in (0, 1, 2, 3, 1000):
+        assert list(prefetch(range(count), depth=depth)) == list(range(count))
+    items = prefetch((threading.current_thread().name for _ in range(5)), depth=depth)
+    assert "sparkdl-prefetch_0" not in [thread.name for thread in threading.enumerate()]  # before the first request
+    assert set(items) == {"sparkdl-prefetch_0"}
+    first, second = prefetch(range(50), depth=depth), prefetch(range(100, 150), depth=depth)
+    assert list(zip(first, second, strict=True)) == list(zip(range(50), range(100, 150), strict=True))
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_producer_is_at_most_the_queue_and_one_item_ahead(depth):
+    produced, count = threading.Semaphore(0), 0
+
+    def items():
+        nonlocal count
+        for item in itertools.count():
+            count += 1
+            produced.release()
+            yield item
+
+    stream = prefetch(items(), depth=depth)
+    for taken in range(1, 5):
+        assert next(stream) == taken - 1
+        while count < taken + depth + 1:
+            assert produced.acquire(timeout=20)
+        assert count == taken + depth + 1
+    stream.close()
+    assert count == 4 + depth + 1
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+@pytest.mark.parametrize("error", [OSError("the disk is gone"), SystemExit("the disk is gone")], ids=repr)
+@pytest.mark.parametrize("before", [0, 1, 7])
+def test_error_comes_in_the_place_of_its_item(before, error):
+    def items():
+        yield from range(before)
+        raise error
+
+    stream = prefetch(items())
+    assert [next(stream) for _ in range(before)] == list(range(before))
+    with pytest.raises(type(error), match="the disk is gone") as caught:
+        next(stream)
+    assert "items" in [entry.name for entry in caught.traceback]

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 
 from sparkdl.data.arrow_types import element_type
-from sparkdl.data.batch import DTYPES
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 
@@ -51,7 +50,6 @@ def test_contradictory_column_raises(fields, message):
 
 
 def test_names_become_inputs():
-    assert [InputColumn("x", dtype).dtype for dtype in (None, *DTYPES)] == [None, *DTYPES]
     assert {InputColumn("x", "uint8", [2, 3])} == {InputColumn("x", "uint8", (2, 3))}
     assert Columns.of(["b", "a"], ["a", "b", "c"]) == columns("b", "a")
     assert Columns.of(None, ["a", "b"]) == columns("a", "b")

@@ -138,8 +138,6 @@ def test_many_invalid_columns_and_other_errors_fit_a_screen():
     spool = Spool(X, shard=7)
     with pytest.raises(InvalidInput, match=r"shard 7: column 'x' has arrays of several lengths.*ragged=\"offsets\""):
         spool.append(pa.record_batch({"x": [[1.0], [1.0, 2.0]]}))
-    with pytest.raises(KeyError, match="x"):
-        spool.append(pa.record_batch({"y": [1.0]}))
 
 
 def test_files_are_unlinked_and_closed_with_the_last_reference(tmp_path):
@@ -164,11 +162,7 @@ def test_partial_writes_are_completed():
     assert spool.seal({})["x"].tolist() == list(range(50))
 
 
-def test_unusable_directory_raises_os_error(tmp_path):
+def test_full_disk_raises_os_error(tmp_path):
     spool = Spool(X, directory=str(tmp_path))
     with largest_file(10_000), pytest.raises(OSError, match="File too large"):
         spool.append(pa.record_batch({"x": pa.array(range(5000), pa.int64())}))
-    (tmp_path / "file").touch()
-    for name, error in (("nowhere", FileNotFoundError), ("file", NotADirectoryError)):
-        with pytest.raises(error):
-            Spool(COLUMNS, directory=str(tmp_path / name))

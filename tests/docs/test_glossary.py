@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.docs.pages import ROOT, newcomers
 
 # Names that no code defines or uses any more. Common English words are left out: `row`, `over`, `done`.
 IDENTIFIERS = frozenset(
@@ -43,8 +43,7 @@ PHRASES = (
 PYTHON = sorted(
     path for folder in ("sparkdl", "jobs", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )
-PAGES = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "glossary.md"]
-PAGES = [*sorted(PAGES), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [ROOT / page for page in (*newcomers(), "CONTRIBUTING.md") if page != "docs/glossary.md"]
 
 
 def replaced(text: str) -> list[str]:
