@@ -75,4 +75,4 @@ def test_first_cause_is_earliest_that_is_no_consequence():
     assert first_cause([later, lost, cause]) is cause
     assert first_cause([lost, failure(3, "RuntimeError", True, 0.5)]).place.rank == 3
     with pytest.raises(WorkerFailed, match="KeyError: message of 1"):
-        raise_first_cause([WorkerResult(3, b""), *(WorkerResult(0, failure=each) for each in (later, lost, cause))])
+        raise_first_cause([WorkerResult(3, b""), *(WorkerResult(0, failure=other) for other in (later, lost, cause))])

@@ -55,7 +55,7 @@ def data(blocks: list[list[Any]]) -> PackedData:
 
 
 @pytest.fixture
-def each(data: PackedData) -> EachTask:
+def task(data: PackedData) -> EachTask:
     return EachTask(ship(Whole()), data, indices=(0, 2), attempts=1, reporting=Reporting())
 
 
@@ -78,9 +78,9 @@ def test_shard_with_truncated_input_is_built_again(blocks, data):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_truncated_input_is_neither_mapped_nor_stored(blocks, each, whole):
+def test_truncated_input_is_neither_mapped_nor_stored(blocks, task, whole):
     rows, partition = ([*blocks[0], *blocks[2]], 0) if whole else (blocks[2], 2)
-    run = partial(each.all_rows if whole else each.shard, partition)
+    run = partial(task.all_rows if whole else task.shard, partition)
     for few in ([], rows[:-1]):
         with pytest.raises(EOFError, match="rows came before the input ended"):
             list(run(few))
@@ -90,16 +90,16 @@ def test_truncated_input_is_neither_mapped_nor_stored(blocks, each, whole):
         list(run(rows[:-1]))
 
 
-def test_reordered_shard_is_not_mapped(blocks, each):
+def test_reordered_shard_is_not_mapped(blocks, task):
     # All rows are there, with other row ids.
-    first, *others = each.data.fingerprints
-    changed = replace(each, data=replace(each.data, fingerprints=(first[:-1] + "x", *others)))
+    first, *others = task.data.fingerprints
+    changed = replace(task, data=replace(task.data, fingerprints=(first[:-1] + "x", *others)))
     rows = itertools.chain(*blocks)
     [result] = results(changed, rows)
     with pytest.raises(InvalidInput, match="member 0: after an executor was lost, Spark recomputed its rows"):
         raise result.error("member 0")
     assert next(rows, None) is None
-    [result] = results(each, itertools.chain(*blocks))
+    [result] = results(task, itertools.chain(*blocks))
     assert result.trouble is None
 
 

@@ -84,7 +84,7 @@ def test_two_hundred_rounds(spark):
     first, *others = measured
     assert len({after["rdds"] - this["rdds"] for this, after in zip(measured, others, strict=False)}) == 1
     for name in ("persisted", "plans", "files"):
-        assert {each[name] for each in measured} == {first[name]}, name
+        assert {sizes[name] for sizes in measured} == {first[name]}, name
     for name, more in (("proxies", 20), ("objects", 2000), ("resident", 16 << 20), ("heap", 48 << 20)):
         assert others[-1][name] <= first[name] + more, name
     assert spark.sparkContext._jsc.sc().getPersistentRDDs().size() == before
