@@ -59,8 +59,8 @@ def test_rounds_at_the_solution_stay_there(tmp_path, precision, kind):
     weights = run(tmp_path, precision, nn.MSELoss(), x, y)
     expected = np.linalg.lstsq(np.c_[x, np.ones(len(x))], y, rcond=None)[0]
     atol = {"fp32": 1e-4, "fp64": 1e-9}[precision] * max(1.0, float(np.abs(y).max()))
-    found = np.append(weights["weight"].flatten().numpy(), float(weights["bias"]))
-    assert kind == SLOW or np.allclose(found, expected, atol=atol)
+    solution = np.append(weights["weight"].flatten().numpy(), float(weights["bias"]))
+    assert kind == SLOW or np.allclose(solution, expected, atol=atol)
 
 
 @each_precision

@@ -61,20 +61,20 @@ NET = fitted(linear_model.ElasticNet, alpha=0.05, l1_ratio=0.7, max_iter=100_000
         (ElasticNet(0.1, 0.7), NET, 4),
         (Box(0.0, 0.2), bounded, 4),
     ],
-    ids=lambda given: type(given).__name__ if hasattr(given, "prox") else None,
+    ids=lambda value: type(value).__name__ if hasattr(value, "prox") else None,
 )
 def test_penalised_least_squares_by_admm(tmp_path, prox, reference, shards):
     x, y = diabetes()
     expected = reference(x, y)
     algorithm = ConsensusADMM(prox=prox, solver=ConjugateGradient(), abs_tol=1e-8, rel_tol=1e-6)
-    found, intercept, _ = linear(algorithm, nn.MSELoss(), x, y, shards, tmp_path)
-    assert np.abs(found - expected).max() < 1e-4
+    coefficients, intercept, _ = linear(algorithm, nn.MSELoss(), x, y, shards, tmp_path)
+    assert np.abs(coefficients - expected).max() < 1e-4
     assert abs(intercept - (y.mean() - x.mean(0) @ expected)) < 1e-4
     if isinstance(prox, L1):
         assert 0 < np.count_nonzero(expected) < len(expected)
-        assert ((found == 0) == (expected == 0)).all()
+        assert ((coefficients == 0) == (expected == 0)).all()
     if isinstance(prox, Box):
-        assert (found.min(), found.max()) == (0.0, 0.2)
+        assert (coefficients.min(), coefficients.max()) == (0.0, 0.2)
 
 
 # ---- logistic regression on a9a ---------------------------------------------------------------------------------
@@ -94,8 +94,8 @@ def optimum():
     model = linear_model.LogisticRegression(
         C=1 / (STRENGTH * len(y)), solver="newton-cholesky", tol=1e-12, max_iter=200
     )
-    found = model.fit(x, y)
-    return cost(found.coef_[0], float(found.intercept_[0]))
+    solution = model.fit(x, y)
+    return cost(solution.coef_[0], float(solution.intercept_[0]))
 
 
 @pytest.mark.parametrize("shards", [1, 4])

@@ -40,11 +40,11 @@ def test_ddp_takes_steps_of_all_reduce(pair, first, weight):
 
 def test_lightning_fabric_trains(pair):
     pytest.importorskip("lightning_fabric", reason="lightning-fabric is not installed")
-    found = pair.gang(own_loops.Fabric(), numbers(), Case(precision="fp32").columns())
-    assert [(worker["rank"], worker["size"], worker["rows"]) for worker in found] == [(0, 2, 48), (1, 2, 48)]
-    assert_equal(found[0]["parameters"], found[1]["parameters"])
+    workers = pair.gang(own_loops.Fabric(), numbers(), Case(precision="fp32").columns())
+    assert [(worker["rank"], worker["size"], worker["rows"]) for worker in workers] == [(0, 2, 48), (1, 2, 48)]
+    assert_equal(workers[0]["parameters"], workers[1]["parameters"])
     start = work.arrays(dict(work.Seeded(work.Net)().named_parameters()))
-    assert any(not np.array_equal(found[0]["parameters"][name], array) for name, array in start.items())
+    assert any(not np.array_equal(workers[0]["parameters"][name], array) for name, array in start.items())
     assert pair.gang(work.total) == [(3.0, 3.0)] * 2
 
 

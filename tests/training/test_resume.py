@@ -170,8 +170,8 @@ def run(cluster: Any, case: str, checkpointer: Folder | None, **options: Any) ->
     return cluster.gang(replace(training, checkpointer=checkpointer, **options), data(), columns)
 
 
-def assert_alike(found: list[Trained], expected: list[Trained]) -> None:
-    for one, other in zip(found, expected, strict=True):
+def assert_alike(trained: list[Trained], expected: list[Trained]) -> None:
+    for one, other in zip(trained, expected, strict=True):
         assert one.weights == other.weights
         assert repr(untimed(one.history)) == repr(untimed(other.history))
         for name in ("best_epoch", "inputs", "output", "rows", "bytes_per_step"):
@@ -224,9 +224,9 @@ def test_finished_run_trains_no_more(case, tmp_path):
     constant = replace(CASES[case]()[0].objective, scheduler=None)
     expected = run(InlineCluster(), case, checkpointer := Folder(str(tmp_path)), objective=constant)
     checkpointer = replace(checkpointer, start=2 * STEPS)
-    found = run(InlineCluster(), case, checkpointer, objective=constant, callbacks=[Steps(tmp_path / "seen")])
+    resumed = run(InlineCluster(), case, checkpointer, objective=constant, callbacks=[Steps(tmp_path / "seen")])
     assert not (tmp_path / "seen").exists()
-    assert_alike(found, expected)
+    assert_alike(resumed, expected)
     longer = run(InlineCluster(), case, None, objective=constant, epochs=5)
     assert len(longer[0].history) == (2 if case == "Adam" else 5)
     assert_alike(run(InlineCluster(), case, checkpointer, objective=constant, epochs=5), longer)
@@ -248,9 +248,9 @@ def test_resumed_run_adds_times(tmp_path):
     assert 0 < state["epoch_seconds"] < state["report"]["train_seconds"] + 60
     state["epoch_seconds"], state["feed_wait_seconds"], state["report"]["train_seconds"] = 1000.0, 2000.0, 4000.0
     file.write_bytes(pack_state(whole))
-    (found,) = run(InlineCluster(), "SGD", replace(checkpointer, start=STEPS + 2))
-    assert 1000 < found.history[1]["seconds"] < 2000 < found.report["feed_wait_seconds"] < 3000
-    assert found.report["train_seconds"] == 4000 + found.history[1]["seconds"]
+    (resumed,) = run(InlineCluster(), "SGD", replace(checkpointer, start=STEPS + 2))
+    assert 1000 < resumed.history[1]["seconds"] < 2000 < resumed.report["feed_wait_seconds"] < 3000
+    assert resumed.report["train_seconds"] == 4000 + resumed.history[1]["seconds"]
 
 
 # ---- other states ---------------------------------------------------------------------------------------------------

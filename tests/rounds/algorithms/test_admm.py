@@ -50,8 +50,8 @@ def test_one_shard_is_proximal_point_algorithm():
     """z' = argmin f(x) + rho/2 ||x - z||^2: with one shard, no penalty and no over-relaxation, u stays 0."""
     a, b = matrices()
     algorithm = ConsensusADMM(rho=0.7, solver=ConjugateGradient(), alpha=1.0, adapt_rounds=0)
-    _, *found = [flat(state) for state in states(algorithm, shards_of(90), 6)]
-    for z, after in itertools.pairwise(found):
+    _, *consensus = [flat(state) for state in states(algorithm, shards_of(90), 6)]
+    for z, after in itertools.pairwise(consensus):
         assert np.allclose(after, np.linalg.solve(a + 0.7 * np.eye(5), b + 0.7 * z), atol=1e-10)
 
 

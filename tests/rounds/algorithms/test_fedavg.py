@@ -55,13 +55,13 @@ class TestMomentumAndFewBits(AlgorithmContract):
 def clients() -> list[pa.Table]:
     """A regression of five clients with different weights."""
     random = np.random.default_rng(5)
-    found = []
+    tables = []
     for size, name in zip(SIZES, IDS, strict=True):
         x = random.normal(size=(size, 3))
         y = x @ random.normal(size=3) + 0.1 * random.normal(size=size)
-        others = {"w": random.uniform(0, 3, size), "client": [name] * size, "id": np.arange(size) + 100 * len(found)}
-        found.append(pa.table({"x": list(x), "y": y, **others}))
-    return found
+        others = {"w": random.uniform(0, 3, size), "client": [name] * size, "id": np.arange(size) + 100 * len(tables)}
+        tables.append(pa.table({"x": list(x), "y": y, **others}))
+    return tables
 
 
 def run(algorithm, rounds: int, *, tables=None, columns=COLUMNS, shards: int = 1, objective=SQUARES):
@@ -225,49 +225,49 @@ def values(dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.randn(301, generator=generator(1), dtype=dtype) * torch.logspace(-3, 1, 301, dtype=dtype)
 
 
-def step_of(given: torch.Tensor, bits: int) -> float:
-    return float(given.max() - given.min()) / (2**bits - 1)
+def step_of(exact: torch.Tensor, bits: int) -> float:
+    return float(exact.max() - exact.min()) / (2**bits - 1)
 
 
 @each_width
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_values_become_one_of_two_nearest_levels(bits, dtype):
-    given = values(dtype)
-    found, step = quantised(given, bits, generator(2)), step_of(given, bits)
-    slack = 8 * torch.finfo(dtype).eps * float(given.abs().max())
-    assert (found - given).abs().max() < step + slack
-    level = (found - given.min()).double() / step
+    exact = values(dtype)
+    rounded, step = quantised(exact, bits, generator(2)), step_of(exact, bits)
+    slack = 8 * torch.finfo(dtype).eps * float(exact.abs().max())
+    assert (rounded - exact).abs().max() < step + slack
+    level = (rounded - exact.min()).double() / step
     assert (level - level.round()).abs().max() < 1e-3 * max(1, 2**bits / 256)
-    assert given.min() <= found.min()
-    assert found.max() <= given.max() + slack
-    assert len(found.unique()) <= 2**bits
-    assert found.dtype == dtype
+    assert exact.min() <= rounded.min()
+    assert rounded.max() <= exact.max() + slack
+    assert len(rounded.unique()) <= 2**bits
+    assert rounded.dtype == dtype
 
 
 @each_width
 def test_quantization_is_unbiased(bits):
-    given, times, random = values(), 2000, generator(5)
-    total = sum(quantised(given, bits, random) for _ in range(times))
+    exact, times, random = values(), 2000, generator(5)
+    total = sum(quantised(exact, bits, random) for _ in range(times))
     # At a fraction p of the way between two levels, the variance is p (1 - p) step^2.
-    share = ((given - given.min()) / step_of(given, bits)).frac()
-    deviation = (share * (1 - share) / times).sqrt() * step_of(given, bits)
-    assert bool(((total / times - given).abs() <= 5 * deviation + 1e-9).all())
+    share = ((exact - exact.min()) / step_of(exact, bits)).frac()
+    deviation = (share * (1 - share) / times).sqrt() * step_of(exact, bits)
+    assert bool(((total / times - exact).abs() <= 5 * deviation + 1e-9).all())
 
 
-@pytest.mark.parametrize(("given", "bits"), [([-1.0, 0.0, 1.0, 2.0], 2), ([3.25] * 7, 1), ([0.0], 1)])
-def test_values_on_levels_stay(given, bits):
-    assert quantised(torch.tensor(given), bits, generator(0)).tolist() == given
+@pytest.mark.parametrize(("exact", "bits"), [([-1.0, 0.0, 1.0, 2.0], 2), ([3.25] * 7, 1), ([0.0], 1)])
+def test_values_on_levels_stay(exact, bits):
+    assert quantised(torch.tensor(exact), bits, generator(0)).tolist() == exact
 
 
 def test_each_tensor_has_its_own_levels_and_never_grows():
     small, large = values() * 1e-6, values()
-    found = quantised_each(torch.cat([small, large]), (301, 301), 8, generator(3))
-    assert float((found[:301] - small).abs().max()) < step_of(small, 8) * 1.001
-    assert float((found[301:] - large).abs().max()) < step_of(large, 8) * 1.001
-    given = torch.tensor([0.1, 0.2, 0.7])
+    rounded = quantised_each(torch.cat([small, large]), (301, 301), 8, generator(3))
+    assert float((rounded[:301] - small).abs().max()) < step_of(small, 8) * 1.001
+    assert float((rounded[301:] - large).abs().max()) < step_of(large, 8) * 1.001
+    exact = torch.tensor([0.1, 0.2, 0.7])
     assert (packed(3, 4, 16), packed(2, 4, 1), packed(10, 4, 8), packed(10, 4, None)) == (12, 8, 18, 40)
-    assert torch.equal(quantised_each(given, (3,), 16, generator(0)), given)
-    assert not torch.equal(quantised_each(given, (3,), 2, generator(0)), given)
+    assert torch.equal(quantised_each(exact, (3,), 16, generator(0)), exact)
+    assert not torch.equal(quantised_each(exact, (3,), 2, generator(0)), exact)
 
 
 @pytest.mark.parametrize("bits", [None, 3, 16])

@@ -51,20 +51,20 @@ def rows_of(data: pa.Table, columns: Columns) -> dict[int, list[int]]:
     """Client -> ids of its rows, in order."""
     (shard,) = ShardedData([data], columns, 1).shards()
     clients = Clients.of(shard, "client", Objective(partial(nn.Linear, 2, 1), nn.MSELoss()).criterion())
-    found = {}
+    rows = {}
     for index in range(len(clients)):
         name, own = clients[index]
         assert (own.index, own.count, own.shard_rows) == (0, 1, (own.rows,))
-        found[name] = own.tensors["id"][torch.arange(own.rows) if own.order is None else own.order.long()].tolist()
-    return found
+        rows[name] = own.tensors["id"][torch.arange(own.rows) if own.order is None else own.order.long()].tolist()
+    return rows
 
 
 def test_every_row_belongs_to_its_client_in_order_of_ids():
     random = np.random.default_rng(0)
     ids, client = random.permutation(ROWS), random.integers(-2, 3, ROWS)
-    found = rows_of(table(client, id=ids), replace(COLUMNS, row_id=InputColumn("id", "int64")))
-    assert list(found) == sorted(set(client.tolist()))
-    assert found == {each: sorted(ids[client == each].tolist()) for each in found}
+    rows = rows_of(table(client, id=ids), replace(COLUMNS, row_id=InputColumn("id", "int64")))
+    assert list(rows) == sorted(set(client.tolist()))
+    assert rows == {each: sorted(ids[client == each].tolist()) for each in rows}
     stored = replace(COLUMNS, inputs=(InputColumn("x"), InputColumn("id", "int64")))
     assert rows_of(table(NUMBER % 5, id=NUMBER), stored) == {each: [*range(each, ROWS, 5)] for each in range(5)}
 

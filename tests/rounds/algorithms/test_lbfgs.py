@@ -86,8 +86,8 @@ def test_recursion_equals_its_matrix() -> None:
     for s, y in pairs:
         v = np.eye(size) - np.outer(y, s) / (y @ s)
         h = v.T @ h @ v + np.outer(s, s) / (y @ s)
-    found = two_loops(g, [{"s": torch.from_numpy(s), "y": torch.from_numpy(y)} for s, y in pairs])
-    assert np.allclose(found.numpy(), h @ g.numpy(), rtol=1e-12)
+    product = two_loops(g, [{"s": torch.from_numpy(s), "y": torch.from_numpy(y)} for s, y in pairs])
+    assert np.allclose(product.numpy(), h @ g.numpy(), rtol=1e-12)
     assert torch.equal(two_loops(g, []), g)
 
 

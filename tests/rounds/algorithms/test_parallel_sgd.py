@@ -43,11 +43,11 @@ def test_average_rounds_integers_and_keeps_absent_tensors():
     like = {"count": torch.tensor(0), "mean": torch.zeros(2), "mask": torch.tensor([torch.inf])}
     one = scaled({"count": torch.tensor(3), "mean": torch.tensor([1.0, 0.0])}, 1.0)
     other = scaled({"count": torch.tensor(6), "mean": torch.tensor([0.0, 1.0])}, 2.0)
-    found = average(ParallelSGD().reduce(one, other), like)
-    assert list(found) == list(like)
-    assert (found["count"].item(), found["count"].dtype) == (5, torch.int64)
-    assert torch.allclose(found["mean"], torch.tensor([1 / 3, 2 / 3]))
-    assert found["mask"].tolist() == [torch.inf]
+    means = average(ParallelSGD().reduce(one, other), like)
+    assert list(means) == list(like)
+    assert (means["count"].item(), means["count"].dtype) == (5, torch.int64)
+    assert torch.allclose(means["mean"], torch.tensor([1 / 3, 2 / 3]))
+    assert means["mask"].tolist() == [torch.inf]
 
 
 def test_batch_norm_statistics_are_averaged():

@@ -68,10 +68,10 @@ class Crossing(work.Net):
 
 
 def trained(cluster, case: Case, strategy: AllReduce) -> list[dict[str, Any]]:
-    found = cluster.gang(work.Fit(case.training(strategy)), numbers(), case.columns())
-    for member in found:
-        assert_equal(member["parameters"], found[0]["parameters"])
-    return found
+    workers = cluster.gang(work.Fit(case.training(strategy)), numbers(), case.columns())
+    for member in workers:
+        assert_equal(member["parameters"], workers[0]["parameters"])
+    return workers
 
 
 @pytest.mark.parametrize(

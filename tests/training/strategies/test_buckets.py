@@ -25,8 +25,8 @@ def test_assignment_of_several_kinds(seed):
         *others, _ = bucket
         assert sum(sizes[index] for index in others) < capacity
     for kind in "abc":  # each kind in its own order
-        found = [index for bucket in buckets for index in bucket if kinds[index] == kind]
-        assert found == sorted(found, reverse=True)
+        order = [index for bucket in buckets for index in bucket if kinds[index] == kind]
+        assert order == sorted(order, reverse=True)
     # a bucket is sent when its last gradient comes: of those that were filled, the one that is filled first goes first
     filled = [bucket[-1] for bucket in buckets if sum(sizes[index] for index in bucket) >= capacity]
     assert filled == sorted(filled, reverse=True)
@@ -48,17 +48,17 @@ def parameters() -> list[nn.Parameter]:
 
 @pytest.mark.parametrize("capacity", [1, 40, 1 << 20])
 def test_views_cover_buffer(capacity: int) -> None:
-    given = parameters()
-    buckets = make_buckets(given, capacity)
+    tensors = parameters()
+    buckets = make_buckets(tensors, capacity)
     assert make_buckets([], capacity) == []
     assert [bucket.index for bucket in buckets] == list(range(len(buckets)))
-    assert sorted(index for bucket in buckets for index in bucket.parameters) == list(range(len(given)))
+    assert sorted(index for bucket in buckets for index in bucket.parameters) == list(range(len(tensors)))
     for bucket in buckets:
         assert bucket.buffer.numel() == sum(view.numel() for view in bucket.gradients) + len(bucket.parameters)
         assert bucket.used.tolist() == [1] * len(bucket.parameters)
         for number, (index, view) in enumerate(zip(bucket.parameters, bucket.gradients, strict=True)):
-            assert view.shape == given[index].shape
-            assert view.dtype == given[index].dtype == bucket.buffer.dtype
+            assert view.shape == tensors[index].shape
+            assert view.dtype == tensors[index].dtype == bucket.buffer.dtype
             assert not view.any()
             view.fill_(number + 2)
         bucket.used.fill_(9)
