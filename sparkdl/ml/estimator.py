@@ -34,8 +34,6 @@ from sparkdl.training.loop import Training
 from sparkdl.training.objective import ModelFactory, Objective
 from sparkdl.training.strategies import Strategy
 
-_BINARY_LOSSES = (nn.BCELoss, nn.BCEWithLogitsLoss)
-
 
 class DistributedEstimator(ParamMapEstimator, Saveable):
     """Base class of the estimators; subclasses define the types of labels and outputs.
@@ -193,7 +191,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         return InputColumn(label, None if self._kind == "estimator" else floating if one_number else "int64")
 
     def _is_binary(self) -> bool:
-        return isinstance(self.getLoss(), _BINARY_LOSSES)
+        return isinstance(self.getLoss(), nn.BCELoss | nn.BCEWithLogitsLoss)
 
     def classes(self) -> Classes | None:
         """The classes that labels are checked against, from the Params; None if labels are no class indices."""

@@ -186,8 +186,7 @@ def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> Classes:
 
 
 def _auc(rows: DataFrame) -> float | None:
-    first = rows.first()
-    if first is None or len(first["probability"]) != 2:
+    if len(rows.head(1)[0]["probability"]) != 2:
         return None
     labelled = rows.withColumn("label", F.col("label").cast("double"))
     evaluator = BinaryClassificationEvaluator(rawPredictionCol="probability", labelCol="label", numBins=0)
@@ -197,10 +196,10 @@ def _auc(rows: DataFrame) -> float | None:
 def _numbers(rows: DataFrame, label: str, columns: OutputColumns) -> Numbers:
     true = col(label).cast("double")
     error = col(columns.prediction) - true
-    figures = rows.agg(F.count("*"), F.avg(error * error), F.avg(F.abs(error)), F.var_pop(true)).first()
-    if figures is None or not figures[0]:
+    figures = rows.agg(F.count("*"), F.avg(error * error), F.avg(F.abs(error)), F.var_pop(true))
+    [(number, squared, absolute, spread)] = figures.collect()
+    if not number:
         return Numbers(0, 0.0, 0.0, None)
-    number, squared, absolute, spread = figures
     return Numbers(number, math.sqrt(squared), absolute, 1 - squared / spread if spread else None)
 
 

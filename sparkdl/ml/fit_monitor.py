@@ -39,7 +39,6 @@ class Watch:
     Args:
         run: the run's directory; nothing is written there before ``begin``.
         estimator: whose class and Params are the configuration.
-        trackers: the trackers.
         events: whether events are saved.
         unit: the meaning of an event's rank: ``"Rank"`` of a gang, a shard of rounds, or an ensemble's member.
 

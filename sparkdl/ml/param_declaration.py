@@ -28,7 +28,6 @@ Copied = TypeVar("Copied", bound=Params)
 
 _REQUIRED: Any = object()
 
-
 Converter = Callable[..., Any]
 """Converts an argument to a Param's value; called as ``converter(value, name=name)``."""
 
@@ -46,8 +45,7 @@ class Scope(Flag):
     MEMBERS = auto()  # another value of an ensemble makes other members
     PIPELINE = auto()  # another value makes another pipeline run, which cannot resume an earlier one
     FITS = GANG | ROUNDS | STEPS | TASK | PARTITIONED
-    IDENTITIES = RUN | BASE | MEMBERS | PIPELINE
-    ALL = FITS | IDENTITIES
+    ALL = FITS | RUN | BASE | MEMBERS | PIPELINE
 
 
 class Declared(Param[Any]):
@@ -149,9 +147,8 @@ class ValidatedParams(Params):
 
     def changed_from_default(self, names: tuple[str, ...]) -> list[str]:
         """The names of the Params whose set value differs from the default."""
-        values, defaults = self._paramMap, self._defaultParamMap
-        params = [param for param in map(self.getParam, names) if param in values]
-        return [param.name for param in params if values[param] != defaults[param]]
+        params = filter(self.isSet, map(self.getParam, names))
+        return [param.name for param in params if self._paramMap[param] != self._defaultParamMap[param]]
 
     def explainParam(self, param: str | Param[Any]) -> str:
         """Name, doc, default and current value of a Param on one line."""

@@ -89,13 +89,11 @@ to_strategy = checked(
     "a strategy, such as AllReduce(), or an algorithm of rounds, such as ParallelSGD(): a dataclass with "
     "uses_optimizer, init, map, reduce, apply, converged and metrics",
 )
-
-
-def to_metrics(value: Any, name: str) -> dict[str, Any]:
-    """A dict of metrics by name."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InvalidInput(f"{name} is {value!r}; expected a dict of names and torchmetrics metrics.")
-    return dict(value)
+to_metrics = checked(
+    lambda metrics: isinstance(metrics, dict) and all(isinstance(name, str) for name in metrics),
+    "a dict of names and torchmetrics metrics",
+    by_value(lambda value: dict(value) if isinstance(value, Mapping) else value),
+)
 
 
 def to_interval(value: Any, name: str) -> Any:

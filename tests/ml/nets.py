@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -80,24 +78,9 @@ class Scaled(nn.Module):
         return self.scale * (x.sum((1, 2)) + 100 * self.table(kind).squeeze(-1) - 1000 * price)
 
 
-class Autoencoder(nn.Module):
+class Autoencoder(nn.Sequential):
     def __init__(self) -> None:
-        super().__init__()
-        self.inner = mlp(3, 2, outputs=3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x)
-
-
-class Image(nn.Module):
-    """A matrix a row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.tensor(2.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.factor * x.unsqueeze(1).expand(-1, 2, -1)
+        super().__init__(mlp(3, 2, outputs=3))
 
 
 class Moody(nn.Module):
@@ -145,13 +128,6 @@ class Connections(nn.Module):
     def forward(self, numbers: Tensor, protocol: Tensor, service: Tensor, flag: Tensor) -> Tensor:
         kinds = [table(kind) for table, kind in zip(self.tables, (protocol, service, flag), strict=True)]
         return self.layers(torch.cat([numbers, *kinds], 1))
-
-
-@dataclass(frozen=True)
-class Silent:
-    """A callback that does nothing."""
-
-    def on_epoch(self, run: object) -> None: ...
 
 
 class Bag(nn.Module):

@@ -20,7 +20,6 @@ ARRAYS = {
     "x": X,
     "y": X @ [1.0, -2.0, 0.5] + 0.25 + 0.1 * RANDOM.normal(size=ROWS),
     "label": (X @ [1.0, 1.0, -1.0] + RANDOM.normal(size=ROWS) > 0).astype(np.float64),
-    "several": np.clip(np.round(X[:, 0] + 0.4), 0, 2).astype(np.int64),
     "weight": RANDOM.integers(0, 4, ROWS) / 2,
     "valid": np.arange(ROWS) % 4 == 0,
     "owner": np.arange(ROWS) % 7,

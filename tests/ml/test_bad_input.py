@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import pytest
 from pyspark.sql import Row
 from torch import Tensor, nn
 
-from sparkdl import ParallelSGD, TorchClassifier
+from sparkdl import ConsensusADMM, FederatedAveraging, ParallelSGD, TorchClassifier
 from sparkdl.errors import InvalidInput, WorkerFailed
 from tests.ml import nets
 
@@ -20,22 +21,13 @@ SCREEN = 24 * 100  # characters
 MODULE = "on_the_driver_alone"
 
 
-class Fails(nn.Module):
+class Fails(nn.Linear):
     """Raises on the worker that has a row above 100."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nets.scores()
 
     def forward(self, x: Tensor) -> Tensor:
         if x.max() > 100:
             raise LookupError("no such sample")
-        return self.inner(x)
-
-
-class Two(nn.Bilinear):
-    def __init__(self) -> None:
-        super().__init__(3, 3, 3)
+        return super().forward(x)
 
 
 def exploding(output: Tensor, target: Tensor) -> Tensor:
@@ -79,20 +71,19 @@ MISTAKES = {
     ),
     "module without executors": Mistake([f"the module '{MODULE}' is on the driver but not on", "--py-files"]),
     "failing model": Mistake(
-        ["LookupError: no such sample"], {"model": Fails}, changed(features=[200.0, 0.0, 0.0]), WorkerFailed
+        ["LookupError: no such sample"],
+        {"model": partial(Fails, 3, 3)},
+        changed(features=[200.0, 0.0, 0.0]),
+        WorkerFailed,
     ),
     "too few inputs": Mistake(
-        ["forward() of Two raised TypeError", "missing 1 required positional argument", "Its inputs were ["],
-        {"model": Two},
+        ["forward() of Bilinear raised TypeError", "missing 1 required positional argument", "Its inputs were ["],
+        {"model": partial(nn.Bilinear, 3, 3, 3)},
         error=WorkerFailed,
     ),
     "loss without a tensor": Mistake(["returned float", "torch.Tensor"], {"loss": number}),
     "NaN loss": Mistake(
         ["the loss is nan on rank", "step 0", "batch 1 of 1 in epoch 1", "maxGradNorm"], {"loss": exploding}
-    ),
-    "no module": Mistake(["returned dict; expected a torch.nn.Module"], {"model": dict}),
-    "classes of a binary loss": Mistake(
-        ["numClasses is 3", "expected 2: BCEWithLogitsLoss()"], {"numClasses": 3, "loss": nn.BCEWithLogitsLoss()}
     ),
 }
 ROUNDS = {"strategy": ParallelSGD(rounds=1, shard_batch_size=20)}
@@ -101,6 +92,10 @@ IN_ROUNDS = {name: MISTAKES[name] for name in ("null", "module without executors
     "failing model": MISTAKES["failing model"]._replace(message=["round 1", "LookupError: no such sample"]),
     "device": Mistake(["device is 'cuda'", "ParallelSGD"], {"device": "cuda"}),
     "precision": Mistake(["expected 'fp32' or 'fp64' with ParallelSGD"], {"precision": "bf16"}),
+    "patience": Mistake(
+        ["patience is 3", "ConsensusADMM", "set validationIndicatorCol"], {"strategy": ConsensusADMM(), "patience": 3}
+    ),
+    "client": Mistake(["writer"], {"strategy": FederatedAveraging("writer")}),
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparkdl.errors import InvalidInput, WorkerLost
+from sparkdl.errors import WorkerLost
 from sparkdl.io.weights import pack
 from sparkdl.telemetry.event_reader import read_events
 from tests.faults import Fault
@@ -59,7 +59,7 @@ def test_killed_worker_is_replaced_in_the_same_call(data, tmp_path, undisturbed)
 
 @pytest.mark.chaos
 @pytest.mark.cluster
-def test_next_call_resumes_and_another_run_raises(data, tmp_path, undisturbed):
+def test_next_call_resumes(data, tmp_path, undisturbed):
     settings = {"runDir": str(tmp_path / "run"), "checkpointInterval": "1 epoch"}
     fault, diary = Fault("kill", 1, 7, str(tmp_path / "mark")), Diary()
     with pytest.raises(WorkerLost):
@@ -70,12 +70,6 @@ def test_next_call_resumes_and_another_run_raises(data, tmp_path, undisturbed):
     ends = [event.payload["error"] for event in read_events(tmp_path / "run" / "events") if event.kind == "end"]
     assert ends == [error]
     check_same(regressor(**settings).fit(data), undisturbed)
-    config = (tmp_path / "run" / "config.json").read_text()
-    for name, value in {"batchSize": 20, "loss": lambda output, target: (output - target).abs()}.items():
-        message = rf"belongs to the run .* Take another runDir.* These differ: {name} was"
-        with pytest.raises(InvalidInput, match=message):
-            regressor(**settings, **{name: value}).fit(data)
-    assert (tmp_path / "run" / "config.json").read_text() == config
 
 
 @pytest.mark.chaos

@@ -20,7 +20,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.event_reader import read_events
 from tests.listening import unreachable
-from tests.ml import nets, rows
+from tests.ml import rows
 from tests.telemetry.test_chrome_trace import valid
 
 pytestmark = pytest.mark.cluster
@@ -28,17 +28,13 @@ pytestmark = pytest.mark.cluster
 classifier = partial(rows.classifier, seed=1, batchSize=16, epochs=3)
 
 
-class Slow(nn.Module):
+class Slow(nn.Linear):
     """Slow on rank 1."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores = nets.scores()
 
     def forward(self, x: torch.Tensor) -> Any:
         if os.environ.get("RANK") == "1":
             time.sleep(0.02)
-        return self.scores(x)
+        return super().forward(x)
 
 
 class Talks:
@@ -113,17 +109,17 @@ def test_events_of_a_gang(spark, data, tmp_path, capsys):
         assert f"[rank {rank}, {socket.gethostname()}] printed by {rank} after 1" in logs
         assert f"[rank {rank}, {socket.gethostname()}] WARNING app: logged by {rank} after 1" in logs
 
-    before = sorted((run / "events").iterdir())
-    with pytest.raises(InvalidInput):
-        classifier(**settings, maxGradNorm=1.0).fit(data)  # another run
-    assert sorted((run / "events").iterdir()) == before
+    before = sorted((run / "events").iterdir()), (run / "config.json").read_text()
+    with pytest.raises(InvalidInput, match=r"Take another runDir.* These differ: maxGradNorm was"):
+        classifier(**settings, maxGradNorm=1.0).fit(data)
+    assert (sorted((run / "events").iterdir()), (run / "config.json").read_text()) == before
     resumed = classifier(**settings, epochs=4).fit(data)
     assert payloads(read_events(run / "events"), "epoch") == resumed.history
     assert len(resumed.history) == 4
 
 
 def test_slow_worker_is_named_and_warnings_are_shown(data, capsys):
-    report = classifier(model=Slow, epochs=2, callbacks=[Talks()]).fit(data).report
+    report = classifier(model=partial(Slow, 3, 3), epochs=2, callbacks=[Talks()]).fit(data).report
     assert report["slowest_rank"] == 1
     assert report["skew_by_rank"][1] > 1.2
     assert "Rank 1 on" in report["verdict"]

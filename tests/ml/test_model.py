@@ -11,6 +11,7 @@ from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
@@ -48,6 +49,10 @@ def expected(factory):
         return factory().eval()(FLOAT)
 
 
+def matrices():
+    return nn.Sequential(nets.mlp(3, outputs=6), nn.Unflatten(1, (2, 3)))
+
+
 @pytest.mark.parametrize(
     ("factory", "kind", "kinds"),
     [
@@ -57,14 +62,14 @@ def expected(factory):
         (nets.column, "regressor", [T.DoubleType()]),
         (nets.column, "estimator", [T.FloatType()]),
         (nets.Autoencoder, "estimator", [T.ArrayType(T.FloatType(), False)]),
-        (nets.Image, "estimator", [T.ArrayType(T.FloatType(), False)]),
+        (matrices, "estimator", [T.ArrayType(T.FloatType(), False)]),
     ],
 )
 def test_columns_and_values(spark, factory, kind, kinds):
     types, columns = outputs(model(factory, kind, scalar=factory is nets.column), features())
     names = ["rawPrediction", "probability", "prediction"] if kind == "classifier" else ["prediction"]
     assert list(types.items()) == list(zip(names, kinds, strict=True))
-    raw = expected(factory).flatten(1) if factory is nets.Image else expected(factory)
+    raw = expected(factory).flatten(1) if factory is matrices else expected(factory)
     if kind == "classifier":  # one score belongs to class 1
         raw = raw if factory is nets.scores else torch.cat([-raw, raw], 1)
         chances = raw.softmax(1) if factory is nets.scores else raw.sigmoid()

@@ -5,28 +5,16 @@ from __future__ import annotations
 import json
 import warnings
 
-import numpy as np
 import pytest
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
-from sklearn.linear_model import Ridge
 from torchmetrics.classification import MulticlassAccuracy
 
 from docs.examples.algorithm import GradientDescent
-from sparkdl import (
-    L2,
-    LBFGS,
-    ConsensusADMM,
-    ElasticNet,
-    FederatedAveraging,
-    ParallelSGD,
-    TorchClassifier,
-    TorchModel,
-)
+from sparkdl import LBFGS, ConsensusADMM, FederatedAveraging, ParallelSGD
 from sparkdl.cli.train import summary
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver
 from tests.ml import nets, rows
-from tests.ml.rows import ARRAYS, ROWS, X
+from tests.ml.rows import ROWS
 from tests.rounds.algorithms.test_lbfgs import misleading
 
 pytestmark = pytest.mark.cluster
@@ -34,10 +22,6 @@ pytestmark = pytest.mark.cluster
 
 def classifier(strategy, **values):
     return rows.classifier(strategy=strategy, **values)
-
-
-def weights(model):
-    return {name: tensor.numpy() for name, tensor in model.module().state_dict().items()}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +32,7 @@ def weights(model):
     ],
     ids=["parallel SGD", "federated averaging"],
 )
-def test_history_report_and_saved_model(data, tmp_path, strategy):
+def test_history_report_and_predictions(data, tmp_path, strategy):
     metrics, run = {"accuracy": MulticlassAccuracy(3, average="micro")}, tmp_path / "run"
     fitted = classifier(strategy, validationIndicatorCol="valid", metrics=metrics, runDir=str(run)).fit(data)
     assert [row["round"] for row in fitted.history] == [1, 2]
@@ -59,23 +43,6 @@ def test_history_report_and_saved_model(data, tmp_path, strategy):
     assert predictions.count() == ROWS
     accuracy = MulticlassClassificationEvaluator(metricName="accuracy").evaluate(predictions.where("valid"))
     assert accuracy == pytest.approx(fitted.history[-1]["valid_accuracy"])
-    fitted.save(str(tmp_path / "model"))
-    loaded = weights(TorchModel.load(str(tmp_path / "model")))
-    assert all(np.array_equal(loaded[name], array) for name, array in weights(fitted).items())
-
-
-@pytest.mark.slow
-def test_admm_equals_scikit_learn_and_resumes(data, tmp_path):
-    admm = ConsensusADMM(rho=0.5, prox=L2(0.2), solver=ConjugateGradient(), abs_tol=1e-9, rel_tol=1e-9)
-    estimator = rows.regressor(strategy=admm, runDir=str(tmp_path), maxRounds=3, precision="fp64")
-    assert len(estimator.fit(data).history) == 3
-    fitted = estimator.setMaxRounds(None).fit(data)
-    assert [row["round"] for row in fitted.history] == list(range(1, len(fitted.history) + 1))
-    reference = Ridge(alpha=0.1 * ROWS).fit(X, ARRAYS["y"])  # MSELoss has no half
-    np.testing.assert_allclose(weights(fitted)["0.weight"][0], reference.coef_, atol=1e-6)
-    assert fitted.history[-1]["primal"] < 1e-6
-    with pytest.raises(InvalidInput, match="another run"):
-        estimator.setStrategy(ConsensusADMM(rho=0.25, prox=L2(0.2), solver=ConjugateGradient())).fit(data)
 
 
 def test_users_own_algorithm_resumes_with_more_rounds(data, tmp_path):
@@ -85,13 +52,8 @@ def test_users_own_algorithm_resumes_with_more_rounds(data, tmp_path):
     assert losses == sorted(losses, reverse=True)
     longer = estimator.setStrategy(GradientDescent(0.5, 5)).fit(data)
     assert [row["loss"] for row in longer.history][:3] == losses
-
-
-def test_saved_estimator_has_its_algorithm(spark, tmp_path):
-    admm = ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=LocalSGDSolver(batch_size=4))
-    for number, strategy in enumerate((admm, LBFGS(l2=0.1), ParallelSGD())):
-        classifier(strategy).save(str(tmp_path / str(number)))
-        assert TorchClassifier.load(str(tmp_path / str(number))).getStrategy() == strategy
+    with pytest.raises(InvalidInput, match="another run"):
+        estimator.setStrategy(GradientDescent(0.4, 5)).fit(data)
 
 
 def test_no_checkpoints_and_no_time(data, tmp_path):
@@ -109,18 +71,6 @@ def test_line_search_without_a_step_warns(data):
     with pytest.warns(UserWarning, match="LBFGS stopped: .*line search"):
         fitted = rows.regressor(strategy=LBFGS(maxls=4), loss=misleading).fit(data)
     assert "stopped" in fitted.history[-1]["status"]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "options", "message"),
-    [
-        (ConsensusADMM(), {"patience": 3}, "patience is 3, .*ConsensusADMM.*; set validationIndicatorCol"),
-        (FederatedAveraging("writer"), {}, "writer"),
-    ],
-)
-def test_settings_that_do_not_fit_the_algorithm_raise(data, strategy, options, message):
-    with pytest.raises(InvalidInput, match=message):
-        classifier(strategy, **options).fit(data)
 
 
 def test_ignored_params_are_warned_of(data):

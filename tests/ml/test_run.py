@@ -1,18 +1,23 @@
-"""A run's directory and its report."""
+"""A run's directory, report and identity; the same script resumes its run in a new process."""
 
 from __future__ import annotations
 
-import copy
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
-import cloudpickle
 import pytest
 
+from sparkdl import TorchClassifier, TorchRegressor
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
 from sparkdl.ml.report import Report
-from sparkdl.ml.run import Run
+from sparkdl.ml.run import Run, identity
+from tests.ml.described import linear
+from tests.sessions import ROOT
 
 
 @pytest.mark.parametrize("prefix", ["", "file://", "file:"])
@@ -39,13 +44,6 @@ def test_relative_and_missing_directories(tmp_path: Path, monkeypatch: pytest.Mo
     assert (Run().events, Run().load("report"), os.listdir(tmp_path)) == (None, None, [])
 
 
-def test_report_is_a_dict() -> None:
-    report = Report({"seconds": 1.5}, history=[{"epoch": 1}])
-    assert report == {"seconds": 1.5} == json.loads(json.dumps(report))
-    for copied in (copy.deepcopy(report), cloudpickle.loads(cloudpickle.dumps(report)), copy.copy(report)):
-        assert (type(copied), copied) == (Report, report)
-
-
 def test_page_of_a_report(tmp_path: Path) -> None:
     report = Report({"seconds": 1.5, "rows": 10}, history=[{"epoch": 1, "loss": 0.75}])
     with pytest.raises(InvalidInput, match=r"no runDir; expected html\(path\)"):
@@ -53,6 +51,90 @@ def test_page_of_a_report(tmp_path: Path) -> None:
     path = str(tmp_path / "page.html")
     assert report.html(path) == path
     assert "0.75" in Path(path).read_text()
-    (tmp_path / "history.json").write_text(json.dumps([{"epoch": 1, "loss": 0.625}]))
-    assert Report({"seconds": 1.5}, directory=str(tmp_path)).html() == str(tmp_path / "report.html")
-    assert "0.625" in (tmp_path / "report.html").read_text()
+
+
+# ---- identity --------------------------------------------------------------------------------------------------------
+
+
+def estimator(**values: Any) -> TorchRegressor:
+    return TorchRegressor(**{"model": linear(0.0), "inputCols": ["x"], **values})
+
+
+# test_describe has all kinds of values.
+CHANGES = {
+    "start weights": ("model", linear),
+    "number": ("batchSize", lambda at: 20 + at),
+}
+
+
+@pytest.mark.parametrize(("name", "make"), CHANGES.values(), ids=CHANGES)
+def test_changes_raise_by_name(name, make, tmp_path):
+    run, first = Run(str(tmp_path)), estimator(**{name: make(0)})._descriptions()
+    own_checkpoints(run, first).fence(0)
+    run.save(IDENTITY, first)
+    own_checkpoints(run, estimator(**{name: make(0)})._descriptions())
+    with pytest.raises(InvalidInput, match=rf"belongs to the run .* These differ: {name} was .* and is ") as caught:
+        own_checkpoints(run, estimator(**{name: make(1)})._descriptions())
+    assert caught.value.message.count(" was ") == 1
+
+
+def test_another_run_raises_without_stored_descriptions(tmp_path):
+    run = Run(str(tmp_path))
+    own_checkpoints(run, {"loss": "a"}).fence(0)
+    for text in (None, "{", "[]"):
+        if text is not None:
+            (tmp_path / f"{IDENTITY}.json").write_text(text)
+        with pytest.raises(InvalidInput, match="belongs to the run"):
+            own_checkpoints(run, {"loss": "b"})
+
+
+def test_params_that_may_change_between_attempts():
+    free = {"epochs": 9, "numWorkers": 4, "callbacks": [print], "runDir": "/else", "maxRestarts": 0, "telemetry": False}
+    assert identity(estimator(**free)._descriptions()) == identity(estimator()._descriptions())
+    assert identity(TorchClassifier(model=linear(0.0))._descriptions()) != identity(estimator()._descriptions())
+
+
+SCRIPT = """
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparkdl import TorchRegressor
+from sparkdl.ml.run import identity
+
+SCALES = {"one": 1.0, "two": 2.0}
+NAMES = {f"column {number}" for number in range(9)}
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.LSTM(3, width, batch_first=True)
+        self.names = NAMES
+
+    def forward(self, x):
+        return self.inner(x)[0] * SCALES["one"]
+
+def losses(weights):
+    return lambda output, target: torch.as_tensor(weights) * (output - target) ** 2
+
+torch.manual_seed(0)
+for model in (Net, partial(Net, 4), lambda: Net(4), Net(4)):
+    estimator = TorchRegressor(model=model, loss=losses(np.arange(5000.0)), inputCols=["x"])
+    print(identity(estimator._descriptions()))
+"""
+
+
+@pytest.mark.slow
+def test_identity_is_equal_in_a_new_process(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+
+    def run(seed: str) -> list[str]:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+        argv = [sys.executable, str(tmp_path / "train.py")]
+        return subprocess.run(argv, check=True, env=environment, capture_output=True, text=True).stdout.split()
+
+    first = run("1")
+    assert first == run("2")
+    assert len({*first}) == 4

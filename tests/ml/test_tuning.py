@@ -11,7 +11,6 @@ import pytest
 import torch
 from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import RegressionEvaluator
-from pyspark.ml.param import Param
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
 
 from sparkdl.ml import param_maps
@@ -28,28 +27,10 @@ def sgd(rate: float) -> Any:
 regressor = partial(rows.regressor, optimizer=sgd(0.1), batchSize=ROWS, epochs=2, precision="fp64")
 
 
-def grid_of(estimator: Any, **values: list[Any]) -> list[dict[Param[Any], Any]]:
-    builder = ParamGridBuilder()
-    for name, choices in values.items():
-        builder.addGrid(estimator.getParam(name), choices)
-    return builder.build()
-
-
 def search(estimator: Any, grid: Any, kind: Any = CrossValidator, **options: Any) -> Any:
     folds = {"numFolds": 2} if kind is CrossValidator else {"trainRatio": 0.7}
     evaluator = RegressionEvaluator(labelCol="y")
     return kind(estimator=estimator, estimatorParamMaps=grid, evaluator=evaluator, seed=1, **folds | options)
-
-
-def test_search_is_saved_before_it_runs(spark, tmp_path):
-    estimator = regressor()
-    grid = grid_of(estimator, batchSize=[10, 20], epochs=[1, 2], featuresCol=["x"])
-    unfitted = search(estimator, grid)
-    unfitted.save(str(tmp_path / "search"))
-    loaded = CrossValidator.load(str(tmp_path / "search"))
-    assert (loaded.uid, loaded.getEstimator().uid) == (unfitted.uid, estimator.uid)
-    assert loaded.getEstimatorParamMaps() == grid
-    assert same(state(loaded.getEstimator()), state(estimator))
 
 
 @pytest.mark.slow
@@ -57,7 +38,7 @@ def test_search_is_saved_before_it_runs(spark, tmp_path):
 def test_concurrent_search(data, tmp_path, kind):
     """Each fit needs both slots."""
     estimator = regressor()
-    grid = grid_of(estimator, batchSize=[30, ROWS], epochs=[1, 8])[1:]
+    grid = ParamGridBuilder().addGrid(estimator.batchSize, [30, ROWS]).addGrid(estimator.epochs, [1, 8]).build()[1:]
     fitted = search(estimator, grid, kind, collectSubModels=True, parallelism=2).fit(data)
     (best,) = (index for index, values in enumerate(grid) if list(values.values()) == [30, 8])
     metrics = "avgMetrics" if kind is CrossValidator else "validationMetrics"
@@ -69,6 +50,7 @@ def test_concurrent_search(data, tmp_path, kind):
     loaded = type(fitted).load(str(tmp_path / "search"))
     assert (loaded.uid, getattr(loaded, metrics)) == (fitted.uid, getattr(fitted, metrics))
     assert loaded.getEstimatorParamMaps() == grid
+    assert same(state(loaded.getEstimator()), state(estimator))
     assert np.shape(loaded.subModels) == np.shape(fitted.subModels)
     evaluator = RegressionEvaluator(labelCol="y")
     assert evaluator.evaluate(loaded.transform(data)) == evaluator.evaluate(fitted.transform(data))
@@ -91,13 +73,10 @@ def test_maps_and_rows_have_their_own_directories(folder):
     maps = [
         {},
         {estimator.epochs: 2},
-        {estimator.epochs: 3},
         {estimator.seed: 2},
         {estimator.epochs: 2, estimator.seed: 2},
         {estimator.optimizer: sgd(0.1)},
         {estimator.optimizer: sgd(0.2)},
-        {estimator.optimizer: lambda parameters: torch.optim.SGD(parameters, lr=0.1)},
-        {estimator.optimizer: lambda parameters: torch.optim.SGD(parameters, lr=0.2)},
     ]
     names, again = (
         [folder(estimator.copy(values), fold) for values in maps for fold in ("fold 1", "fold 2", "all")]
@@ -128,22 +107,19 @@ def test_repeated_search_takes_no_step(spark, data, tmp_path):
     path = str(tmp_path / "rows")
     data.repartition(3).write.parquet(path)
 
-    def fit(steps: Path) -> Any:
-        callbacks, runs = [Steps(str(steps))], str(tmp_path / "runs")
-        estimator = regressor(batchSize=40, callbacks=callbacks, runDir=runs, checkpointInterval=2)
-        grid = grid_of(estimator, epochs=[1, 2])
-        pipeline = Pipeline(stages=[estimator])
-        return search(pipeline, grid, TrainValidationSplit).fit(spark.read.parquet(path)).validationMetrics
+    def fit(**values: Any) -> Any:
+        estimator = regressor(batchSize=40, **values)
+        grid = ParamGridBuilder().addGrid(estimator.epochs, [1, 2]).build()
+        unfitted = search(Pipeline(stages=[estimator]), grid, TrainValidationSplit)
+        return unfitted.fit(spark.read.parquet(path)).validationMetrics
 
-    plain = regressor(batchSize=40)
-    grid = grid_of(plain, epochs=[1, 2])
-    expected = search(plain, grid, TrainValidationSplit).fit(spark.read.parquet(path)).validationMetrics
-    assert fit(tmp_path / "first") == pytest.approx(expected, rel=1e-12)
+    expected, saved = fit(), {"runDir": str(tmp_path / "runs"), "checkpointInterval": 2}
+    assert fit(**saved, callbacks=[Steps(str(tmp_path / "first"))]) == pytest.approx(expected, rel=1e-12)
     assert (tmp_path / "first").exists()
     folders = sorted((tmp_path / "runs").iterdir())
     assert len(folders) == 3  # two maps, and the better one on all rows
     assert all((folder / "checkpoints").is_dir() and (folder / "report.json").exists() for folder in folders)
-    assert fit(tmp_path / "second") == pytest.approx(expected, rel=1e-12)
+    assert fit(**saved, callbacks=[Steps(str(tmp_path / "second"))]) == pytest.approx(expected, rel=1e-12)
     assert not (tmp_path / "second").exists()
     assert sorted((tmp_path / "runs").iterdir()) == folders
 

@@ -17,7 +17,6 @@ from sparkdl import TorchModel, WarmStart
 from sparkdl.cli.pipeline.stages import _warmed
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.persistence.formatting import format_full_value
 from tests.ml.rows import classifier
 
 LINEAR = partial(nn.Linear, 3, 2)
@@ -39,17 +38,12 @@ def test_each_module_has_its_own_copy_of_the_weights():
     module = LINEAR()
     assert equal(WarmStart(module, pack(earlier))(), earlier)
     assert not equal(module, earlier)  # a given module stays unchanged
-    text = format_full_value(start)
-    assert text == format_full_value(WarmStart(LINEAR, start.weights)) != format_full_value(WarmStart(LINEAR, b""))
-    assert start.digest in text
-    assert len(text) < 200  # the hash and not the bytes
 
 
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
         (partial(nn.Linear, 3, 4), r"the saved weights do not fit Linear: [\s\S]*size mismatch"),
-        (partial(nn.Conv1d, 3, 2, 1), "the saved weights do not fit Conv1d"),
         (dict, "the factory returned dict; expected a torch.nn.Module"),
     ],
 )
@@ -67,7 +61,9 @@ def test_fit_continues_from_an_earlier_model(data, tmp_path):
     first, last = earlier.history[-1]["loss"], later.history[-1]["loss"]
     assert last < first < earlier.history[0]["loss"]
     assert later.history[0]["loss"] < first
-    assert start.digest in json.loads((tmp_path / "run/config.json").read_text())["model"]
+    text = json.loads((tmp_path / "run/config.json").read_text())["model"]
+    assert start.digest in text
+    assert len(text) < 200  # the hash and not the bytes
     with pytest.raises(InvalidInput, match="belongs to"):  # another start is another run
         estimator.copy().setParams(model=WarmStart(LINEAR, pack(LINEAR())), **run).fit(data)
     later.save(str(tmp_path / "model"))  # as the factory alone: nothing is pickled
