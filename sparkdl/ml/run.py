@@ -58,8 +58,7 @@ class Run:
         """The folder of events, a path or URI; None without a directory."""
         if self.directory is None:
             return None
-        local = files.local_path(self.directory)
-        return files.join(self.directory, "events") if local is None else f"{local}/events"
+        return files.join(files.local_path(self.directory) or self.directory, "events")
 
     def load(self, name: str) -> Any:
         """Read ``<directory>/<name>.json``; None if it is missing or damaged."""

@@ -6,19 +6,15 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack, unpack
 
-
-class Trained(Protocol):
-    """A trained model, such as a ``TorchModel``."""
-
-    def module(self) -> nn.Module:
-        """The module with its weights."""
+if TYPE_CHECKING:
+    from sparkdl.ml.model import TorchModel
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class WarmStart:
         object.__setattr__(self, "digest", sha256(self.weights).hexdigest()[:16])
 
     @classmethod
-    def of(cls, model: Trained, factory: Callable[[], nn.Module]) -> WarmStart:
+    def of(cls, model: TorchModel, factory: Callable[[], nn.Module]) -> WarmStart:
         """Start from a model's weights.
 
         Raises:
