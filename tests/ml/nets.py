@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -167,11 +166,6 @@ class Picture(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         assert image.shape[1:] == (4, 3)
         return self.inner(image.float().flatten(1)).squeeze(-1)
-
-
-def read(data: bytes) -> np.ndarray:
-    """A codec."""
-    return np.frombuffer(data, np.uint8).reshape(4, 3)
 
 
 def pad(inputs: tuple[Tensor | Ragged, ...], target: Tensor | None) -> tuple[tuple[Tensor, ...], Tensor | None]:

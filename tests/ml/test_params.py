@@ -84,7 +84,7 @@ MODEL_PARAMS = {"inputCols", "featuresCol", "columnSpecs", "collate", "threshold
 }  # fmt: skip
 
 
-def got(instance: Any, name: str) -> Any:
+def value_of(instance: Any, name: str) -> Any:
     return getattr(instance, f"get{name[0].upper()}{name[1:]}")()
 
 
@@ -122,16 +122,15 @@ def test_defaults(make):
     defaults = DEFAULTS | {"featuresCol": "features"}
     names = MODEL_PARAMS if make is trained else {*defaults}
     assert {param.name for param in instance.params} - {"model", "loss", "optimizer"} == names
-    assert {name: got(instance, name) for name in names} == {name: defaults[name] for name in names}
+    assert {name: value_of(instance, name) for name in names} == {name: defaults[name] for name in names}
     if make is not trained:
         optimizer = instance.getOptimizer()([nn.Parameter(torch.zeros(1))])
         assert (type(optimizer), optimizer.defaults["lr"]) == (torch.optim.Adam, 1e-3)
 
 
 @each_kind
-@pytest.mark.parametrize("values", [lambda make: {}, values_of], ids=["defaults", "set"])
-def test_docs_and_explanations_are_short(make, values):
-    instance = make(**values(make))
+def test_docs_and_explanations_are_short(make):
+    instance = make(**values_of(make))
     for param, line in zip(instance.params, instance.explainParams().split("\n"), strict=True):
         assert re.fullmatch(r"[^\s.].{4,}[\w')\]]", param.doc), param.doc
         assert line.startswith(f"{param.name}: {param.doc} (")
@@ -154,7 +153,7 @@ def test_all_ways_to_set_a_param_agree(make):
         by_param.set(by_param.getParam(name), value)
         for instance in (by_setter, by_param, by_setter.copy(), make(**{name: value})):
             assert instance.isSet(name)
-            assert got(instance, name) == value
+            assert value_of(instance, name) == value
     if make is not trained:
         assert same(state(make().setParams(**VALUES)), state(make(**VALUES)))
 
@@ -164,12 +163,14 @@ def test_none_turns_off_only_params_whose_doc_mentions_it(make):
     instance = make(**values_of(make))
     for param in instance.params:
         if "None" in param.doc:
-            assert got(put(instance, param.name, None), param.name) is None
+            assert value_of(put(instance, param.name, None), param.name) is None
         elif param.name not in {"model", "loss", "strategy"}:  # the fit checks these
             with pytest.raises((TypeError, InvalidInput), match=param.name):
                 put(instance, param.name, None)
     if make is not trained:  # in the constructor None is the default, but for the label
-        assert {name: got(make(**dict.fromkeys(VALUES)), name) for name in DEFAULTS} == DEFAULTS | {"labelCol": None}
+        assert {name: value_of(make(**dict.fromkeys(VALUES)), name) for name in DEFAULTS} == DEFAULTS | {
+            "labelCol": None
+        }
 
 
 LEAST = {"numWorkers": 1, "batchSize": 1, "epochs": 1, "microBatches": 1, "minWorkers": 1, "maxRounds": 1} | {
@@ -275,7 +276,7 @@ def spoil(instance: Any, read: Any) -> None:
 def test_change_in_place_stays_in_one_instance(make, values):
     instance, arguments = make(**values(make)), values_of(make)
     before, fresh, unchanged = deepcopy((state(instance), state(make()), arguments))
-    spoil(instance, got)
+    spoil(instance, value_of)
     for separate in (instance.copy(), instance.copy({instance.predictionCol: "p"}), make(**arguments)):
         spoil(separate, Params.getOrDefault)
     assert same(state(instance), before)

@@ -27,7 +27,7 @@ def sgd(rate: float) -> Any:
 regressor = partial(rows.regressor, optimizer=sgd(0.1), batchSize=ROWS, epochs=2, precision="fp64")
 
 
-def search(estimator: Any, grid: Any, kind: Any = CrossValidator, **options: Any) -> Any:
+def search(estimator: Any, grid: Any, kind: Any, **options: Any) -> Any:
     folds = {"numFolds": 2} if kind is CrossValidator else {"trainRatio": 0.7}
     evaluator = RegressionEvaluator(labelCol="y")
     return kind(estimator=estimator, estimatorParamMaps=grid, evaluator=evaluator, seed=1, **folds | options)
