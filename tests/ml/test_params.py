@@ -168,9 +168,8 @@ def test_none_turns_off_only_params_whose_doc_mentions_it(make):
             with pytest.raises((TypeError, InvalidInput), match=param.name):
                 put(instance, param.name, None)
     if make is not trained:  # in the constructor None is the default, but for the label
-        assert {name: value_of(make(**dict.fromkeys(VALUES)), name) for name in DEFAULTS} == DEFAULTS | {
-            "labelCol": None
-        }
+        unset = make(**dict.fromkeys(VALUES))
+        assert {name: value_of(unset, name) for name in DEFAULTS} == DEFAULTS | {"labelCol": None}
 
 
 LEAST = {"numWorkers": 1, "batchSize": 1, "epochs": 1, "microBatches": 1, "minWorkers": 1, "maxRounds": 1} | {
