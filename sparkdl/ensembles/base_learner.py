@@ -52,10 +52,15 @@ def kind_of(base: Estimator[Any]) -> EstimatorKind:
     raise InvalidInput(f"base is a {type(last).__name__}, which has no predictionCol; expected one that predicts.")
 
 
+def value_of(base: Params, name: str) -> Any:
+    """Value of a Param of a base or a model, or its default; None without both."""
+    last = leaf(base)
+    return last.getOrDefault(name) if last.hasParam(name) and last.isDefined(name) else None
+
+
 def column(base: Params, name: str) -> str | None:
     """Column name in a Param such as ``"labelCol"`` of a base or a model; None if unset, empty or no string."""
-    last = leaf(base)
-    value = last.getOrDefault(name) if last.hasParam(name) and last.isDefined(name) else None
+    value = value_of(base, name)
     return value if isinstance(value, str) and value else None
 
 

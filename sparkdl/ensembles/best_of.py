@@ -102,14 +102,6 @@ class BestOf(BestOfParams, EnsembleParams, Estimator[BestOfModel]):
         """Set the candidates."""
         return self.setCandidates(bases)
 
-    def copy(self, extra: dict[Param[Any], Any] | None = None) -> BestOf:
-        """A copy with the same uid, and copies of its candidates and its evaluator."""
-        copied = super().copy(extra)
-        evaluator = copied.getEvaluator()
-        if evaluator is not None:
-            copied.setEvaluator(evaluator.copy(extra))
-        return copied
-
     def _fit(self, dataset: DataFrame) -> BestOfModel:
         start = time.monotonic()
         candidates, evaluator = self._checked(dataset)
@@ -158,11 +150,7 @@ class BestOf(BestOfParams, EnsembleParams, Estimator[BestOfModel]):
 def _metrics(
     models: Sequence[Model], rows: DataFrame, folds: Folds, evaluator: Evaluator, parallelism: int
 ) -> list[list[float]]:
-    """Metric of each model on the rows of its fold, by candidate and fold.
-
-    Raises:
-        Stopped: the process received a stop request; running evaluations have finished.
-    """
+    """Metric of each model on the rows of its fold, by candidate and fold."""
 
     def metric(index: int) -> float:
         if stop_requested() is not None:
@@ -178,11 +166,7 @@ def _metrics(
 
 
 def _best(candidates: Sequence[Estimator[Any]], means: Sequence[float], larger: bool) -> int:
-    """Index of the best candidate, the first of equals.
-
-    Raises:
-        InvalidInput: every metric is NaN.
-    """
+    """Index of the best candidate, the first of equals."""
     numbers = [index for index, mean in enumerate(means) if not math.isnan(mean)]
     lost = [f"{index} ({candidate.uid})" for index, candidate in enumerate(candidates) if index not in numbers]
     if not numbers:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, IntegralType
 
-from sparkdl.ensembles.base_learner import check_column, column, leaf
+from sparkdl.ensembles.base_learner import check_column, column, leaf, value_of
 from sparkdl.ensembles.declarations import FoldCountParams, MembersParams
 from sparkdl.ensembles.identity import configuration
 from sparkdl.ensembles.members.member import Plan, persisted
@@ -57,7 +57,7 @@ class EnsembleParams(MembersParams, Saveable):
 
     def params_in_parts(self) -> set[str]:
         """Params that hold estimators or evaluators."""
-        return {param.name for param, value in self._paramMap.items() if _has_writer(value)}
+        return {param.name for param, value in self._paramMap.items() if params_in(value)}
 
     def with_parts(self, saved: Saved) -> Any:
         """The ensemble with its bases and evaluators."""
@@ -68,12 +68,13 @@ class EnsembleParams(MembersParams, Saveable):
         return {param.name: value for param, value in self._paramMap.items() if isinstance(value, Evaluator)}
 
     def copy(self: Ensemble, extra: dict[Param[Any], Any] | None = None) -> Ensemble:
-        """A copy with the same uid, and copies of its bases.
+        """A copy with the same uid, and copies of its bases and evaluators.
 
         With ``extra``, members are stored in ``runDir/<hash>``; if ``extra`` sets ``runDir``, in that directory.
         """
         copied = super().copy(extra)
         copied = copied.with_bases([base.copy(extra) for base in copied.bases()])
+        copied._set(**{name: evaluator.copy(extra) for name, evaluator in copied._evaluators().items()})
         if extra is not None:
             # Aliases name the Params' owners across processes: a uid ends in random digits.
             items = sorted(extra.items(), key=lambda item: item[0].name)
@@ -150,12 +151,8 @@ class EnsembleParams(MembersParams, Saveable):
 
     def named_as(self, model: EnsembleModel, base: Params) -> EnsembleModel:
         """Set a base's output column names on the model and, for soft votes, its thresholds."""
-        last = leaf(base)
-        outputs = {
-            name: last.getOrDefault(name)
-            for name in PredictionParams.declared()
-            if last.hasParam(name) and last.isDefined(name)
-        }
+        values = {name: value_of(base, name) for name in PredictionParams.declared()}
+        outputs = {name: value for name, value in values.items() if value is not None}
         if model.rule != "soft":  # otherwise, members apply their own thresholds or have none
             outputs.pop("thresholds", None)
         return model._set(**outputs, disagreementCol=self.getDisagreementCol())._resetUid(self.uid)
@@ -188,9 +185,3 @@ def _row_id(dataset: DataFrame, name: str) -> Column:
         raise InvalidInput(f"idCol is {name!r}, of type {kind.simpleString()}; expected integers.")
     missing = F.raise_error(F.lit(f"idCol {name!r} is null in a row; expected an integer in each")).cast("bigint")
     return F.coalesce(col(name).cast("bigint"), missing)
-
-
-def _has_writer(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(isinstance(one, Estimator) for one in value)
-    return isinstance(value, (Estimator, Evaluator))

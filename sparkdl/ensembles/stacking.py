@@ -24,7 +24,7 @@ from pyspark.ml.regression import LinearRegression
 from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import listed
-from sparkdl.ensembles.base_learner import changed, check_column, kind_of, leaf
+from sparkdl.ensembles.base_learner import changed, check_column, kind_of, leaf, value_of
 from sparkdl.ensembles.declarations import StackingParams
 from sparkdl.ensembles.folds import Folds, summary
 from sparkdl.ensembles.members.fit import fit_members
@@ -222,7 +222,7 @@ def _history(folds: Folds, first: Models, second: Models) -> list[dict[str, Any]
 
 
 def _label(bases: list[Estimator[Any]]) -> str | list[str]:
-    labels = [_of(base, "labelCol") for base in bases]
+    labels = [value_of(base, "labelCol") for base in bases]
     if any(label != labels[0] for label in labels):
         raise InvalidInput(f"the bases have different label columns: {labels}; expected one labelCol.")
     if not labels[0]:
@@ -257,7 +257,7 @@ def _first(meta: Any) -> Params:
 
 def _features(base: Estimator[Any], dataset: DataFrame) -> list[str]:
     last: Any = leaf(base)
-    names = last.getInputCols() if isinstance(last, DistributedEstimator) else [_of(base, "featuresCol")]
+    names = last.getInputCols() if isinstance(last, DistributedEstimator) else [value_of(base, "featuresCol")]
     missing = [name for name in names if name not in dataset.columns]
     if missing:
         raise InvalidInput(
@@ -265,8 +265,3 @@ def _features(base: Estimator[Any], dataset: DataFrame) -> list[str]:
             f"{listed(dataset.columns)}. Create them before the ensemble, as stages of its pipeline."
         )
     return names
-
-
-def _of(base: Estimator[Any], name: str) -> Any:
-    last = leaf(base)
-    return last.getOrDefault(name) if last.hasParam(name) and last.isDefined(name) else None

@@ -8,8 +8,6 @@ from pyspark.ml.param.shared import HasPredictionCol
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tests.sessions import frame
-
 
 class Cut(Model, HasPredictionCol):
     """Predicts ``low`` up to a number ``x``, and ``high`` above it."""
@@ -19,8 +17,8 @@ class Cut(Model, HasPredictionCol):
         self.at, self.low, self.high = at, low, high
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        found = F.when(F.col("x") > self.at, self.high).otherwise(self.low)
-        return dataset.withColumn(self.getPredictionCol(), found)
+        prediction = F.when(F.col("x") > self.at, self.high).otherwise(self.low)
+        return dataset.withColumn(self.getPredictionCol(), prediction)
 
     def of(self, x: np.ndarray) -> np.ndarray:
         """The same in NumPy."""
@@ -33,8 +31,3 @@ def rows(count: int = 240, classes: int = 3) -> dict[str, np.ndarray]:
     x = random.uniform(0, classes, count)
     label = np.clip(np.floor(x + random.normal(0, 0.4, count)), 0, classes - 1)
     return {"row": np.arange(count), "x": x, "label": label, "w": random.uniform(0.1, 3.0, count)}
-
-
-def frame_of(arrays: dict[str, np.ndarray], partitions: int = 3) -> DataFrame:
-    """The rows in so many partitions."""
-    return frame(arrays).repartition(partitions)

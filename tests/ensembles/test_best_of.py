@@ -135,15 +135,6 @@ def test_best_metric(spark):
 # ---- with pyspark.ml -------------------------------------------------------------------------------------------------
 
 
-def test_copies_have_their_own_candidates_and_evaluator(spark):
-    estimator = best_of([good(), Crippled(1.0, "y")])
-    first, evaluator = estimator.getCandidates()[0], estimator.getEvaluator()
-    copied = estimator.copy({first.regParam: 4.0, evaluator.metricName: "r2", estimator.seed: 9})
-    assert (copied.getCandidates()[0].getRegParam(), copied.getEvaluator().getMetricName()) == (4.0, "r2")
-    assert (first.getRegParam(), evaluator.getMetricName(), estimator.getSeed()) == (0.0, "rmse", 0)
-    assert (copied.uid, copied.getSeed(), len(copied.getCandidates())) == (estimator.uid, 9, 2)
-
-
 @pytest.mark.slow
 def test_pipelines_param_maps_and_saved_models(data, tmp_path):
     base = good()
@@ -182,7 +173,6 @@ INVALID: list[tuple[Any, str]] = [
         "rawPredictionCol of the evaluator is 'rawPrediction', which the candidate",
     ),
     (lambda: {"numFolds": ROWS + 1}, f"there are {ROWS} rows for numFolds={ROWS + 1}"),
-    (lambda: {"candidates": good()}, "expected a list of pyspark"),
     (lambda: {"candidates": [3]}, r"candidates is \[3\]; expected a list of pyspark"),
     (lambda: {"evaluator": "rmse"}, "evaluator is 'rmse'; expected"),
 ]

@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from sparkdl.ensembles.folds import Folds, summary
 from sparkdl.ensembles.members.member import Models
 from sparkdl.ensembles.resampling.bootstrap import AllRows, LeaveFoldOut, member_seed, uniform
-from sparkdl.ensembles.stacking import Stacking
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
 from tests.sessions import frame
@@ -65,14 +64,13 @@ def test_tally_counts_folds_and_classes(spark):
     assert Folds(2, 1).count_rows(unlabelled, "label") == (90, 5)
 
 
-EMPTY = [each for each in range(8) if each not in np.floor(uniform(IDS[:8], 0) * 8)]
+EMPTY = [fold for fold in range(8) if fold not in np.floor(uniform(IDS[:8], 0) * 8)]
 
 
 @pytest.mark.parametrize(
     ("count", "rows", "message"),
     [
         (5, 3, "there are 3 rows for numFolds=5; expected at least one row for each fold"),
-        (2, 0, "there are 0 rows for numFolds=2"),
         (8, 8, rf"with numFolds=8, the folds \[{', '.join(map(str, EMPTY))}\] have none of the 8 rows"),
         (2, 20, "all labels in 'label' are 3; expected at least two classes"),
     ],
@@ -80,9 +78,3 @@ EMPTY = [each for each in range(8) if each not in np.floor(uniform(IDS[:8], 0) *
 def test_rows_that_cannot_be_folded_raise(spark, count, rows, message):
     with pytest.raises(InvalidInput, match=message):
         Folds(count, 0).count_rows(rows_of(rows, label=np.full(rows, 3.0)), "label")
-
-
-@pytest.mark.parametrize("given", [1, 0, -3])
-def test_fewer_than_two_folds_raise(given):
-    with pytest.raises(InvalidInput, match=rf"numFolds is {given}; expected at least 2"):
-        Stacking(numFolds=given)

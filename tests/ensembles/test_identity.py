@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from pyspark.ml import Estimator, Pipeline
 from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression
 from pyspark.ml.evaluation import BinaryClassificationEvaluator
@@ -54,8 +53,6 @@ def test_configuration_has_what_members_depend_on(spark):
         ({"numWorkers": 2}, True),
         ({"maxSeconds": 9.0}, True),
         ({"maxRounds": 3}, True),
-        ({"loss": nn.CrossEntropyLoss(torch.tensor([1.0, 2.0]))}, True),
-        ({"model": lambda: nn.Linear(3, 2)}, True),
         ({"model": nn.Linear(3, 2)}, True),
     ],
 )

@@ -154,11 +154,27 @@ def test_maps_name_bases_of_one_class_by_their_places(spark):
     assert stacking.copy(maps[0])._map == stacking.copy(dict(reversed(maps[0].items())))._map
 
 
-@pytest.mark.parametrize("kind", [Bagging, Boosting])
-def test_copies_have_their_own_base(spark, kind):
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tree: Bagging(base=tree),
+        lambda tree: Boosting(base=tree),
+        lambda tree: Stacking(bases=[LinearRegression(), tree]),
+        lambda tree: Stacking(bases=[LinearRegression()], meta=tree),
+        lambda tree: BestOf(candidates=[tree]),
+    ],
+)
+def test_copies_have_their_own_bases(spark, make):
     tree = DecisionTreeRegressor(maxDepth=2)
-    first = kind(base=tree, numModels=3, seed=4)
-    other = first.copy({tree.maxDepth: 5, first.numModels: 7})
-    assert (first.getBase().getMaxDepth(), first.getNumModels()) == (2, 3)
-    assert (other.getBase().getMaxDepth(), other.getNumModels()) == (5, 7)
-    assert (other.uid, other.getSeed(), other.getBase().uid) == (first.uid, 4, tree.uid)
+    first = make(tree).setIdCol("id")
+    other = first.copy({tree.maxDepth: 5, first.seed: 7})
+    assert (first.bases()[-1].getMaxDepth(), first.getSeed()) == (2, 0)
+    assert (other.bases()[-1].getMaxDepth(), other.getSeed()) == (5, 7)
+    assert (other.uid, other.getIdCol()) == (first.uid, "id")
+    assert [base.uid for base in other.bases()] == [base.uid for base in first.bases()]
+
+
+def test_copies_have_their_own_evaluator(spark):
+    evaluator = RegressionEvaluator()
+    copied = BestOf(evaluator=evaluator).copy({evaluator.metricName: "r2"})
+    assert (copied.getEvaluator().getMetricName(), evaluator.getMetricName()) == ("r2", "rmse")

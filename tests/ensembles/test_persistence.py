@@ -11,7 +11,6 @@ from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
-from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.param import Params
 
 from sparkdl import TorchClassifier
@@ -21,35 +20,26 @@ from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
+from tests.ensembles.voters import VECTORS, found, member, members
 from tests.ml import nets
-from tests.sessions import frame
 
 pytestmark = pytest.mark.slow
 
-X = np.random.default_rng(0).normal(size=(30, 3))
 HISTORY = [{"member": 0, "loss": 0.5}, {"member": 1, "loss": 0.25}]
-
-
-def rows():
-    label = (X.sum(1) > 0).astype(np.float64)
-    return frame({"row": np.arange(30), "x": X, "label": label}).withColumn("features", array_to_vector("x"))
-
-
-def member(factory=nets.scores, kind="classifier", **given):
-    module = factory if isinstance(factory, nets.nn.Module) else factory()
-    return TorchModel(factory=factory, weights=pack(module), kind=kind, **given).setInputCols(["x"])
 
 
 def made(**others):
     given = {"rule": "soft", "weights": [0.1, 0.7], "history": HISTORY, "report": {"seconds": 1.5}} | others
-    return EnsembleModel([member(), member()], **given).setDisagreementCol("apart").setThresholds([0.1, 0.2, 0.3])
+    return (
+        EnsembleModel(members(nets.scores, count=2), **given).setDisagreementCol("apart").setThresholds([0.1, 0.2, 0.3])
+    )
 
 
-def predictions(model):
-    return [tuple(row) for row in model.transform(rows()).orderBy("row").select("prediction").collect()]
+def predictions(model, rows):
+    return found(model, rows, "prediction")[0].tolist()
 
 
-def test_loaded_model_equals_the_saved(spark, tmp_path):
+def test_loaded_model_equals_the_saved(data, tmp_path):
     model, path = made(numClasses=3), tmp_path / "model"
     model.save(str(path))
     assert {entry.name for entry in path.iterdir()} == {"metadata", "members"}
@@ -58,20 +48,20 @@ def test_loaded_model_equals_the_saved(spark, tmp_path):
         assert getattr(loaded, name) == getattr(model, name)
     assert (loaded.getDisagreementCol(), loaded.getThresholds()) == ("apart", [0.1, 0.2, 0.3])
     assert [one.uid for one in loaded.models] == [one.uid for one in model.models]
-    assert predictions(loaded) == predictions(model)
+    assert predictions(loaded, data) == predictions(model, data)
     (part,) = path.glob("metadata/part-*")
     assert json.loads(part.read_text())["class"] == "sparkdl.ensembles.model.EnsembleModel"
 
 
-def test_members_of_any_library_are_saved_in_a_pipeline(spark, tmp_path):
-    fitted = LogisticRegression(maxIter=2).fit(rows())
+def test_members_of_any_library_are_saved_in_a_pipeline(data, tmp_path):
+    fitted = LogisticRegression(maxIter=2).fit(data)
     inner = EnsembleModel([member(nets.column)], rule="soft")
     model = PipelineModel([EnsembleModel([fitted, PipelineModel([fitted]), inner, member(nets.column)], rule="hard")])
     model.save(str(tmp_path / "model"))
     loaded = PipelineModel.load(str(tmp_path / "model"))
     kinds = [type(one).__name__ for one in loaded.stages[0].models]
     assert kinds == ["LogisticRegressionModel", "PipelineModel", "EnsembleModel", "TorchModel"]
-    assert predictions(loaded) == predictions(model)
+    assert predictions(loaded, data) == predictions(model, data)
 
 
 def in_pipeline(last, kind=PipelineModel):
@@ -80,8 +70,9 @@ def in_pipeline(last, kind=PipelineModel):
     return kind(stages=[kind(stages=[assembler]), kind(stages=[assembler.copy({assembler.outputCol: "again"}), last])])
 
 
-def test_pickled_members_need_trust_at_any_depth(spark, tmp_path):
-    pickled = member(nets.Line(), "regressor")
+def test_pickled_members_need_trust_at_any_depth(data, tmp_path):
+    module = nets.Line()
+    pickled = TorchModel(factory=module, weights=pack(module), kind="regressor").setInputCols(["x"])
     inner = EnsembleModel([pickled], rule="mean")
     for number, (model, place) in enumerate(
         [(inner, "members/00000"), (EnsembleModel([in_pipeline(pickled), inner], rule="sum"), r"stages/1_\w+")]
@@ -92,23 +83,18 @@ def test_pickled_members_need_trust_at_any_depth(spark, tmp_path):
         with pytest.raises(InvalidInput, match=rf"{place} has pickled parts, .*trust=True.*spark.sparkdl.trust"):
             EnsembleModel.load(path)
         loaded = EnsembleModel.load(path, trust=True)
-        assert predictions(loaded) == predictions(model)
-        assert [each.uid for each in loaded.models] == [each.uid for each in model.models]
+        assert predictions(loaded, data) == predictions(model, data)
 
 
-def test_exported_members_give_the_same_predictions(spark, tmp_path):
-    factories = (lambda: nets.mlp(3, outputs=3), nets.mlp(3, outputs=3))
-    models = [member(factory, signature=[([3], "float32")]) for factory in factories]
+def test_exported_members_give_the_same_predictions(data, tmp_path):
+    models = members(lambda: nets.mlp(3, outputs=3), count=2, signature=[([3], "float32")])
     made = EnsembleModel(models, rule="soft").setDisagreementCol("apart")
     made.save(str(tmp_path / "model"))
     assert len(list(tmp_path.glob("model/members/*/program.pt2"))) == 2
     loaded = EnsembleModel.load(str(tmp_path / "model"))
     assert not loaded._scorer(loaded.models, (1.0, 1.0)).module().stacked
-    chances = []
-    for model in (made, loaded):
-        chosen = model.transform(rows()).orderBy("row").select(vector_to_array("probability"), "prediction", "apart")
-        chances.append(np.array([[*chance, *others] for chance, *others in chosen.collect()]))
-    np.testing.assert_allclose(chances[1], chances[0], rtol=1e-5)
+    for one, other in zip(*(found(model, data, *VECTORS, "apart") for model in (made, loaded)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 class Unwritable(Params):
@@ -125,44 +111,17 @@ def test_failed_save_replaces_nothing(spark, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
-def damaged(path, change):
-    """Replace a file and delete its checksum."""
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    path.write_bytes(change(path.read_bytes()))
-
-
-def metadata(change):
-    """Change the metadata of a folder."""
-
-    def apply(folder):
-        (part,) = folder.glob("metadata/part-*")
-        damaged(part, lambda data: json.dumps(change(json.loads(data))).encode())
-
-    return apply
-
-
-DAMAGE = {
-    "lost": (lambda path: shutil.rmtree(path / "members/00001"), "damaged: members/00001 cannot be loaded"),
-    "broken": (
-        lambda path: damaged(path / "members/00000/weights.safetensors", lambda _: b"broken"),
-        "members/00000 is damaged",
-    ),
-    "without": (metadata(lambda found: found["sparkdl"].pop("rule") and found), "without is damaged: KeyError: 'rule'"),
-    "class": (
-        lambda path: metadata(lambda found: found | {"class": "shutil.rmtree"})(path / "members/00001"),
-        "members/00001 cannot be loaded: TypeError: shutil.rmtree is <function",
-    ),
-}
-
-
-def test_damaged_model_raises(spark, tmp_path):
-    made().save(str(tmp_path / "whole"))
-    for name, (damage, message) in DAMAGE.items():
-        damage(shutil.copytree(tmp_path / "whole", tmp_path / name))
-        with pytest.raises(InvalidInput, match=message):
-            EnsembleModel.load(str(tmp_path / name))
-    with pytest.raises(InvalidInput, match=r"holds a sparkdl.ml.model.TorchModel; expected a sparkdl EnsembleModel"):
-        EnsembleModel.load(str(tmp_path / "whole/members/00000"))
+def test_lost_or_forged_member_raises(spark, tmp_path):
+    path = tmp_path / "model"
+    made().save(str(path))
+    (part,) = path.glob("members/00001/metadata/part-*")
+    part.with_name(f".{part.name}.crc").unlink()
+    part.write_text(part.read_text().replace("sparkdl.ml.model.TorchModel", "shutil.rmtree"))
+    with pytest.raises(InvalidInput, match=r"members/00001 cannot be loaded: TypeError: shutil\.rmtree is <function"):
+        EnsembleModel.load(str(path))
+    shutil.rmtree(path / "members/00001")
+    with pytest.raises(InvalidInput, match="damaged: members/00001 cannot be loaded"):
+        EnsembleModel.load(str(path))
 
 
 def test_estimator_is_saved_with_its_bases_and_needs_trust(spark, tmp_path):

@@ -66,15 +66,15 @@ class RunningSums:
         Raises:
             Exception: the step failed without lost rows, or in every attempt.
         """
-        for left in reversed(range(_TIMES)):
+        for _ in range(_TIMES - 1):
             try:
                 return step()
             except Exception as error:
-                if not left or not self._lost_blocks():
+                if not self._lost_blocks():
                     raise
                 _log.warning("executors lost rows; fit computes them again: %s", error)
             self._recover()
-        raise AssertionError("unreachable")
+        return step()
 
     def close(self) -> None:
         """Release the rows."""

@@ -52,13 +52,9 @@ class Target:
         return ~self.valid & ~_is_true(self.watched)
 
     def aggregates(self, dataset: DataFrame, wrong: Column, expected: str, **others: Column) -> Row:
-        """Other aggregates of the rows, from the job that validates labels and weights.
+        """The ``others`` of the rows, from the job that validates labels and weights.
 
-        Args:
-            dataset: the rows.
-            wrong: whether a row has an invalid label.
-            expected: valid labels, for the message.
-            others: aggregates by name.
+        ``wrong`` is whether a row has an invalid label. The error message describes valid labels as ``expected``.
 
         Raises:
             InvalidInput: a row has an invalid label, or a weight that is negative or not finite.

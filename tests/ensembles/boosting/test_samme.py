@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from fractions import Fraction
 from unittest.mock import Mock
 
@@ -19,7 +19,7 @@ from sparkdl.ensembles.boosting.target import Target
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
 from sparkdl.spark.jvm import release
-from tests.ensembles.cuts import Cut, frame_of, rows
+from tests.ensembles.cuts import Cut, rows
 from tests.sessions import frame
 
 pytestmark = pytest.mark.slow
@@ -68,23 +68,20 @@ def test_weight_of_a_member_is_0_at_chance(classes):
 def test_sums_are_exact_in_any_partitions(spark):
     random = np.random.default_rng(1)
     values = random.normal(size=500) * 10.0 ** random.integers(-6, 6, 500)
-    given = frame({"v": values, "whole": np.arange(500.0) - 100})
-    found = [exact_sums(given.repartition(shards), {"v": F.col("v"), "whole": F.col("whole")}) for shards in (1, 2, 5)]
-    assert found[0] == found[1] == found[2]
-    assert found[0]["whole"] == sum(range(-100, 400))
-    assert found[0]["v"] == pytest.approx(math.fsum(values), rel=1e-12)
+    numbers = frame({"v": values, "whole": np.arange(500.0) - 100})
+    columns = {"v": F.col("v"), "whole": F.col("whole")}
+    sums, *others = (exact_sums(numbers.repartition(shards), columns) for shards in (1, 2, 5))
+    assert others == [sums, sums]
+    assert sums["whole"] == sum(range(-100, 400))
     unit = Fraction(2) ** (math.frexp(np.abs(values).max())[1] - 53)
-    assert found[0]["v"] == float(sum(round(Fraction(value) / unit) for value in values) * unit)
+    assert sums["v"] == float(sum(round(Fraction(value) / unit) for value in values) * unit)
 
 
 def test_sums_of_missing_and_infinite_values(spark):
-    given = frame({"v": np.array([1.0, math.inf, 2.0]), "n": np.array([1.0, math.nan, 0.0]), "z": np.zeros(3)})
-    values = {name: F.col(name) for name in given.columns}
-    found = exact_sums(given, values | {"none": F.lit(None).cast("double"), "least": F.lit(5e-324)})
-    assert math.isnan(found["v"])
-    assert math.isnan(found["n"])
-    assert (found["z"], found["none"]) == (0.0, 0.0)
-    assert found["least"] == pytest.approx(0.0, abs=1e-300)
+    numbers = frame({"v": np.array([1.0, math.inf, 2.0]), "n": np.array([1.0, math.nan, 0.0]), "z": np.zeros(3)})
+    values = {name: F.col(name) for name in numbers.columns}
+    sums = exact_sums(numbers, values | {"none": F.lit(None).cast("double"), "least": F.lit(5e-324)})
+    assert sums == pytest.approx({"v": math.nan, "n": math.nan, "z": 0, "none": 0, "least": 0}, abs=1e-300, nan_ok=True)
 
 
 # ---- rounds ----------------------------------------------------------------------------------------------------------
@@ -93,16 +90,15 @@ def test_sums_of_missing_and_infinite_values(spark):
 @pytest.fixture
 def begin(spark):
     """Starts rounds, and closes them after the test."""
-    opened = []
+    with ExitStack() as stack:
 
-    def begun(given=None, partitions=3, target=WEIGHTED, rate=0.2):
-        given = (frame_of(rows(), partitions) if given is None else given).withColumn(ROW_ID, F.col("row"))
-        opened.append(SammeRounds(given, target, classes_of(given, target)[0], rate, "prediction"))
-        return opened[-1]
+        def begun(given=None, partitions=3, target=WEIGHTED, rate=0.2):
+            numbered = frame(given or rows()).repartition(partitions).withColumn(ROW_ID, F.col("row"))
+            rounds = SammeRounds(numbered, target, classes_of(numbered, target)[0], rate, "prediction")
+            stack.callback(rounds.running.close)
+            return rounds
 
-    yield begun
-    for rounds in opened:
-        rounds.running.close()
+        yield begun
 
 
 def persistent(spark) -> set[int]:
@@ -111,8 +107,8 @@ def persistent(spark) -> set[int]:
 
 
 def errors(rounds: SammeRounds, members: list[Cut]) -> list[tuple[float, float]]:
-    found = [rounds.evaluate_member(index, member).row for index, member in enumerate(members)]
-    return [(row["error"], row["weight"]) for row in found]
+    history = [rounds.evaluate_member(index, member).row for index, member in enumerate(members)]
+    return [(row["error"], row["weight"]) for row in history]
 
 
 def test_errors_equal_a_serial_computation_in_any_partitions(begin):
@@ -126,7 +122,7 @@ def test_errors_equal_a_serial_computation_in_any_partitions(begin):
         units = [row[0] for row in rounds.running.frame.select(F.exp(F.col(SUM) - F.lit(peak))).collect()]
         wrong = [member.of(np.array(row["x"])) != row["label"] for row in held]
         fixed = [round(Fraction(unit) * 2**53) for unit in units]
-        expected = sum(each for each, missed in zip(fixed, wrong, strict=True) if missed) / sum(fixed)
+        expected = sum(np.array(fixed, object)[wrong]) / sum(fixed)
         weights = [row[0] for row in rounds.member_rows().select(WEIGHT).collect()]
         assert math.fsum(weights) / len(weights) == pytest.approx(1.0, rel=1e-12)
         row = rounds.evaluate_member(index, member).row
@@ -142,7 +138,7 @@ def test_rows_of_weight_0_and_validation_rows_of_the_base_do_not_count(begin):
     arrays = rows()
     arrays["w"][arrays["row"] % 3 == 0] = 0.0
     arrays["held"] = arrays["row"] % 3 == 1
-    rounds = begin(frame_of(arrays), target=Target("label", "w", watched="held"))
+    rounds = begin(arrays, target=Target("label", "w", watched="held"))
     used = arrays["row"] % 3 == 2
     missed = MEMBERS[0].of(arrays["x"]) != arrays["label"]
     expected = math.fsum(arrays["w"][used & missed]) / math.fsum(arrays["w"][used])
@@ -153,7 +149,7 @@ def test_rows_of_weight_0_and_validation_rows_of_the_base_do_not_count(begin):
 def test_members_that_end_boosting(begin):
     """One without error is the last; one no better than chance is discarded, and an error if it is the first."""
     labels = (np.arange(6) > 2).astype(float)
-    perfect = begin(frame_of({"row": np.arange(6), "x": np.arange(6.0), "label": labels}), target=Target("label"))
+    perfect = begin({"row": np.arange(6), "x": np.arange(6.0), "label": labels}, target=Target("label"))
     verdict = perfect.evaluate_member(0, Cut(2.5))
     assert (verdict.weight, verdict.row["error"]) == (1.0, 0.0)
     assert verdict.stop_reason
@@ -164,7 +160,7 @@ def test_members_that_end_boosting(begin):
     verdict = rounds.evaluate_member(1, Cut(3.0, 5.0, 5.0))
     assert verdict.weight is None
     assert verdict.stop_reason
-    balanced = frame_of({"row": np.arange(9), "x": np.arange(9.0), "label": np.arange(9) % 3 * 1.0})
+    balanced = {"row": np.arange(9), "x": np.arange(9.0), "label": np.arange(9) % 3 * 1.0}
     with pytest.raises(InvalidInput, match=r"weighted error of 0\.667, and chance gives 0\.667"):
         begin(balanced, target=Target("label")).evaluate_member(0, Cut(20.0))
 
@@ -191,23 +187,23 @@ def test_lost_rows_are_computed_again_with_equal_bits(begin, monkeypatch):
     release(rounds.running._stored)  # like the loss of an executor
     row = rounds.running.retry_on_lost_blocks(lambda: rounds.evaluate_member(3, MEMBERS[3])).row
     assert errors(whole, MEMBERS[:4]) == [*expected, (row["error"], row["weight"])]
-    sums = [each.running.predict(MEMBERS[0]).select("row", SUM).collect() for each in (rounds, whole)]
+    sums = [one.running.predict(MEMBERS[0]).select("row", SUM).collect() for one in (rounds, whole)]
     assert sorted(map(tuple, sums[0])) == sorted(map(tuple, sums[1]))
 
 
 def test_rows_lost_at_the_start_are_computed_again_and_a_failed_start_holds_none(spark, begin, monkeypatch):
-    first, given = SammeRounds._begin, []
+    first, begun = SammeRounds._begin, []
 
     def loses(rounds):
-        given.append(rounds)
-        if len(given) == 1:
+        begun.append(rounds)
+        if len(begun) == 1:
             release(rounds.running._stored)
         first(rounds)
 
     monkeypatch.setattr(SammeRounds, "_begin", loses)
     before = persistent(spark)
     rounds = begin()
-    assert given == [rounds, rounds]
+    assert begun == [rounds, rounds]
     assert (rounds._rows, rounds._peak) == (240, pytest.approx(math.log(rows()["w"].max())))
     rounds.running.close()
     monkeypatch.setattr(SammeRounds, "_begin", Mock(side_effect=ValueError("at once")))
@@ -262,11 +258,11 @@ def test_step_is_retried_only_after_lost_rows(begin, loses, calls, message):
     ],
 )
 def test_invalid_labels_and_weights_raise(spark, labels, weights, message):
-    given = frame({"label": np.array(labels), "w": np.array(weights)})
+    invalid = frame({"label": np.array(labels), "w": np.array(weights)})
     with pytest.raises(InvalidInput, match=message):
-        classes_of(given, WEIGHTED)
+        classes_of(invalid, WEIGHTED)
 
 
 def test_missing_classes_do_not_count(spark):
-    given = frame({"label": np.array([1.0, 4.0, 4.0]), "w": np.array([1.0, 2.0, 0.5])})
-    assert classes_of(given, WEIGHTED) == (2, 4)
+    sparse = frame({"label": np.array([1.0, 4.0, 4.0]), "w": np.array([1.0, 2.0, 0.5])})
+    assert classes_of(sparse, WEIGHTED) == (2, 4)
