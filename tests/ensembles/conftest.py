@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
@@ -30,3 +31,18 @@ def people(spark):
     data = data.select("id", "label", *(F.col("x")[number].alias(name) for number, name in enumerate(names)))
     assembled = VectorAssembler(inputCols=names, outputCol="features").transform(data).withColumn(ROW_ID, F.col("id"))
     return assembled.repartition(2).cache()
+
+
+@pytest.fixture(scope="session")
+def measured(spark):
+    """The metric of an estimator's model on the test rows of Adult."""
+    frames = {}
+    for name, (x, y) in adult().items():
+        rows = frame({"id": np.arange(len(y)), "x": x, "label": y.astype(np.float64)})
+        frames[name] = rows.withColumn("features", array_to_vector("x")).repartition(2, "id").cache()
+
+    def measure(estimator, metric):
+        scored = estimator.fit(frames["train"]).transform(frames["test"])
+        return MulticlassClassificationEvaluator(metricName=metric).evaluate(scored)
+
+    return measure

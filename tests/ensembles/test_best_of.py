@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.feature import StringIndexer, VectorAssembler
 from pyspark.ml.regression import LinearRegression
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl import TorchRegressor
@@ -73,41 +73,23 @@ def test_candidates_of_any_library_with_their_own_labels(data):
     assert best_of(classifiers, evaluator=losses).fit(data).bestIndex == 1
 
 
-class Calls(RegressionEvaluator):
-    """Calls a function."""
-
-    def __init__(self, call: Any) -> None:
-        super().__init__(labelCol="y")
-        self.call = call
-
-    def _evaluate(self, dataset: DataFrame) -> float:
-        return self.call(dataset)
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_thread_that_exits_ends_the_fit(data, parallelism):
-    def leave(_: DataFrame) -> float:
-        raise SystemExit(3)
-
+def test_thread_that_exits_ends_the_fit(data, parallelism, monkeypatch):
+    monkeypatch.setattr(RegressionEvaluator, "evaluate", Mock(side_effect=SystemExit(3)))
     with pytest.raises(SystemExit):
-        best_of([Crippled(1.0, "y")], evaluator=Calls(leave), parallelism=parallelism).fit(data)
+        best_of([Crippled(1.0, "y")], parallelism=parallelism).fit(data)
 
 
-def test_request_to_stop_ends_the_evaluations(data):
-    asked = []
-
-    def stop(_: DataFrame) -> float:
-        asked.append(1)
-        request_stop("the test says so")
-        return 1.0
-
+def test_request_to_stop_ends_the_evaluations(data, monkeypatch):
+    evaluate = Mock(side_effect=lambda scored: request_stop("the test says so") or 1.0)
+    monkeypatch.setattr(RegressionEvaluator, "evaluate", evaluate)
     try:
         with pytest.raises(Stopped, match=r"\(the test says so\) and had not evaluated all candidates"):
-            best_of([Crippled(1.0, "y"), Crippled(2.0, "y")], evaluator=Calls(stop)).fit(data)
+            best_of([Crippled(1.0, "y"), Crippled(2.0, "y")]).fit(data)
     finally:
         forget_stop()
-    assert len(asked) == 1
+    assert evaluate.call_count == 1
 
 
 # ---- the best metric -------------------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from pyspark.ml.regression import LinearRegression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.folds import Folds, summary
-from sparkdl.ensembles.members.member import Models
+from sparkdl.ensembles.folds import Folds
 from sparkdl.ensembles.resampling.bootstrap import AllRows, LeaveFoldOut, member_seed, uniform
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
@@ -38,8 +37,6 @@ def test_members_are_numbered_by_base_and_fold_and_seeded(spark):
     base = Pipeline(stages=[StandardScaler(inputCol="x", outputCol="z"), DecisionTreeClassifier(featuresCol="z")])
     assert Folds(3, 4).seeded(base, 1).getStages()[-1].getSeed() == member_seed(4, 1)
     assert not base.getStages()[-1].isSet("seed")
-    fits = Models([], [], [], [4, 1], [0]), Models([], [], [], [], [9])
-    assert summary(*fits) == {"trained": [1, 4], "restored": [0, 9]}
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -80,7 +80,6 @@ DRAWN = "stored members may have trained on other rows than their fingerprint sa
         (Stacking(bases=[]), False, JUDGED),
         (Stacking(bases=[]), True, JUDGED),
         (Bagging(), True, DRAWN),
-        (Boosting(), True, DRAWN),
     ],
 )
 def test_numbers_that_change_while_members_train_raise(spark, tmp_path, ensemble, stored, message):

@@ -29,8 +29,7 @@ from sparkdl.ensembles.resampling.bootstrap import AllRows, uniform
 from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
-from tests.ensembles.fakes import ARRAYS, ROWS, Crippled, KnownClasses, Memoriser, X, Y
-from tests.ensembles.voters import found, member
+from tests.ensembles.fakes import ARRAYS, ROWS, Crippled, KnownClasses, Memoriser, X, Y, member, outputs
 from tests.ml import nets
 
 COLUMNS = [*ARRAYS, "features", "some"]
@@ -96,7 +95,7 @@ def test_linear_stacking_equals_scikit_learn(data, passthrough):
     bases = [("all", line), ("some", make_pipeline(ColumnTransformer([("some", "passthrough", [0, 1])]), line))]
     expected = StackingRegressor(bases, line, cv=PredefinedSplit(fold_of(4, 6)), passthrough=passthrough).fit(X, Y)
     model = linear(meta=None, numFolds=4, seed=6, passthrough=passthrough, parallelism=2).fit(data)
-    np.testing.assert_allclose(found(model, data, "prediction")[0], expected.predict(X), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(outputs(model, data, "prediction")[0], expected.predict(X), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -107,8 +106,8 @@ def test_meta_features_are_probabilities_scores_or_classes(data):
     models = [base.fit(part) for base in bases for part in (*parts, parts[0])]
     expected = []
     for base, name in enumerate(("probability", "rawPrediction")):
-        outputs = [found(models[folds.index(base, k)], data, name)[0] for k in range(2)]
-        expected.append(np.where(fold[:, None] == 0, *outputs))
+        by_fold = [outputs(models[folds.index(base, k)], data, name)[0] for k in range(2)]
+        expected.append(np.where(fold[:, None] == 0, *by_fold))
     features = vectors(level_one(data.withColumn(ROW_ID, F.col("row")), folds, models, LevelOne(3)))
     zeros = np.zeros((ROWS, 1))  # for the class that the second base does not know
     np.testing.assert_allclose(features, np.hstack([*expected, zeros, zeros + 1]), rtol=1e-12)
@@ -181,6 +180,14 @@ def test_one_pass_over_the_rows(data, tmp_path):
     model = Stacking(bases=bases, numFolds=2, idCol="row").fit(rows)
     plan = model.transform(rows)._jdf.queryExecution().executedPlan().toString()
     assert plan.count("FileScan") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_stacking_is_as_accurate_as_the_better_of_its_bases_on_adult(measured):
+    bases = [LogisticRegression(regParam=1e-4), DecisionTreeClassifier(maxDepth=8)]
+    stacking = Stacking(bases=bases, numFolds=3, idCol="id", parallelism=2)
+    assert measured(stacking, "accuracy") > max(measured(base, "accuracy") for base in bases) - 0.002
 
 
 # ---- with pyspark.ml -------------------------------------------------------------------------------------------------

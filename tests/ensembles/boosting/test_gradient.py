@@ -19,7 +19,7 @@ from sparkdl.ensembles.boosting.target import Target
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.columns import ROW_ID
 from sparkdl.training.early_stopping import EarlyStopping
-from tests.ensembles.cuts import Cut, rows
+from tests.ensembles.fakes import Cut, rows
 from tests.rounds.data import diabetes
 from tests.sessions import frame
 

@@ -19,7 +19,7 @@ from sparkdl.ensembles.boosting.target import Target
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
 from sparkdl.spark.jvm import release
-from tests.ensembles.cuts import Cut, rows
+from tests.ensembles.fakes import Cut, rows
 from tests.sessions import frame
 
 pytestmark = pytest.mark.slow
@@ -29,21 +29,6 @@ WEIGHTED = Target("label", "w")
 
 
 # ---- equations -------------------------------------------------------------------------------------------------------
-
-
-def test_two_classes_equal_adaboost_m1():
-    """Freund and Schapire: weights of right rows count beta = err / (1 - err) times; members weigh log 1/beta."""
-    random = np.random.default_rng(0)
-    samme, m1 = np.ones(200), np.ones(200) / 200
-    for _ in range(10):
-        wrong = random.uniform(size=200) < 0.3
-        error = float(samme[wrong].sum() / samme.sum())
-        beta = m1[wrong].sum() / (1 - m1[wrong].sum())
-        assert Samme(2).alpha(error) == pytest.approx(-math.log(beta), rel=1e-12)
-        samme *= np.exp(Samme(2).alpha(error) * wrong)
-        m1 *= np.where(wrong, 1.0, beta)
-        m1 /= m1.sum()
-        np.testing.assert_allclose(samme / samme.sum(), m1, rtol=1e-12)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5, 7, 10, 49])
