@@ -11,7 +11,7 @@ from pyspark.ml.param import Params
 from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ml.param_declaration import Scope, ValidatedParams
 from sparkdl.ml.persistence.describe import Describer
-from sparkdl.ml.persistence.nested_params import Ensemble, aliases, within
+from sparkdl.ml.persistence.nested_params import Ensemble, aliases, params_in, within
 
 
 def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) 
         return Scope.BASE in scope and not (name == "seed" and id(params) in reseeded)
 
     describer = Describer(aliases(ensemble, *bases), counts)
-    values = {name: value for name, value in describer.values(ensemble).items() if not _is_base(value)}
+    values = {name: value for name, value in describer.values(ensemble).items() if not _has_base(value)}
     values |= {f"base {index}": base for index, base in enumerate(bases)}
     descriptions = {name: describer.describe(value) for name, value in values.items()}
     return {"ensemble": type(ensemble).__name__, "rows": rows, **descriptions}
@@ -45,6 +45,5 @@ def _scope(params: Params, name: str) -> Scope:
     return Scope.FITS if name == "parallelism" else Scope.ALL
 
 
-def _is_base(value: Any) -> bool:
-    several = isinstance(value, (list, tuple)) and bool(value)
-    return all(map(_is_base, value)) if several else isinstance(value, Estimator)
+def _has_base(value: Any) -> bool:
+    return any(isinstance(params, Estimator) for params in params_in(value))

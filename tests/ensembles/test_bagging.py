@@ -48,10 +48,8 @@ def test_vote_is_the_mean_of_different_members_and_fits_repeat(data, tmp_path, c
     bagging.save(str(tmp_path / "bagging"))
     model, again = bagging.fit(data), Bagging.load(str(tmp_path / "bagging")).fit(data)
     assert model.transform(data).columns == [*data.columns, "rawPrediction", "probability", "prediction", "apart"]
-    (mean,) = outputs(model, data, "probability")
-    assert np.allclose(
-        mean, np.mean([outputs(member, data, "probability")[0] for member in model.models], 0), atol=1e-6
-    )
+    chances = [outputs(member, data, "probability")[0] for member in model.models]
+    assert np.allclose(outputs(model, data, "probability")[0], np.mean(chances, 0), atol=1e-6)
     assert [(row["member"], row["seed"]) for row in model.history] == [(at, member_seed(5, at)) for at in range(3)]
     assert (model.uid, model.report["trained"], model.report["restored"]) == (bagging.uid, [0, 1, 2], [])
     assert model.report["events_dropped"] == 0
@@ -168,9 +166,6 @@ def test_null_ids_raise(data):
     rows = data.withColumn("row", F.when(F.col("row") > 3, F.col("row")))
     with pytest.raises(Exception, match="idCol 'row' is null in a row; expected an integer in each"):
         Bagging(base=tree(), numModels=1, idCol="row").fit(rows)
-
-
-# ---- events and the run's directory ----------------------------------------------------------------------------------
 
 
 def test_members_in_tasks_emit_epochs_and_ends(data, tmp_path):

@@ -81,9 +81,9 @@ def test_columns_of_a_base():
 def test_changed_copies_the_last_stage():
     for wrap in (lambda base: base, pipeline, lambda base: pipeline(pipeline(base))):
         base = wrap(DecisionTreeClassifier(maxDepth=3))
-        found = changed(base, seed=7, weightCol="w", epochs=5)
-        assert (leaf(found).getSeed(), column(found, "weightCol"), leaf(found).getMaxDepth()) == (7, "w", 3)
-        assert (leaf(base).getSeed() == 7, column(base, "weightCol"), found.uid) == (False, None, base.uid)
+        copied = changed(base, seed=7, weightCol="w", epochs=5)
+        assert (leaf(copied).getSeed(), column(copied, "weightCol"), leaf(copied).getMaxDepth()) == (7, "w", 3)
+        assert (leaf(base).getSeed() == 7, column(base, "weightCol"), copied.uid) == (False, None, base.uid)
 
 
 def test_bases_that_train_in_tasks():

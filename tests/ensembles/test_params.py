@@ -25,9 +25,9 @@ from tests.sessions import frame
 @pytest.fixture
 def looks(monkeypatch):
     """The fingerprints that a fit computes."""
-    found, real = [], params.fingerprint
-    monkeypatch.setattr(params, "fingerprint", lambda rows: found.append(rows) or real(rows))
-    return found
+    looks, real = [], params.fingerprint
+    monkeypatch.setattr(params, "fingerprint", lambda rows: looks.append(rows) or real(rows))
+    return looks
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def bagged(depth: int) -> Bagging:
     ],
 )
 def test_estimators_of_a_map_have_their_own_directories(given, tmp_path, make, name, value):
-    def found(which: int) -> str:
+    def directory_of(which: int) -> str:
         if make is None:
             ensemble = bagged(which)
         else:
@@ -141,8 +141,8 @@ def test_estimators_of_a_map_have_their_own_directories(given, tmp_path, make, n
         assert directory.startswith(f"{tmp_path}/")
         return directory
 
-    assert found(1) == found(1)  # of other objects, with other uids
-    assert found(1) != found(2)
+    assert directory_of(1) == directory_of(1)  # of other objects, with other uids
+    assert directory_of(1) != directory_of(2)
 
 
 def test_maps_name_bases_of_one_class_by_their_places(spark):

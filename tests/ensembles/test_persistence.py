@@ -109,16 +109,24 @@ def test_member_without_a_writer_raises(spark, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-def test_lost_or_forged_member_raises(spark, tmp_path):
+def forge(folder, old, new):
+    """Replace a text in the metadata, and delete its checksum."""
+    (part,) = folder.glob("metadata/part-*")
+    part.with_name(f".{part.name}.crc").unlink()
+    part.write_text(part.read_text().replace(old, new))
+
+
+def test_lost_or_forged_parts_raise(spark, tmp_path):
     path = tmp_path / "model"
     made().save(str(path))
-    (part,) = path.glob("members/00001/metadata/part-*")
-    part.with_name(f".{part.name}.crc").unlink()
-    part.write_text(part.read_text().replace("sparkdl.ml.model.TorchModel", "shutil.rmtree"))
+    forge(path / "members/00001", "sparkdl.ml.model.TorchModel", "shutil.rmtree")
     with pytest.raises(InvalidInput, match=r"members/00001 cannot be loaded: TypeError: shutil\.rmtree is <function"):
         EnsembleModel.load(str(path))
     shutil.rmtree(path / "members/00001")
     with pytest.raises(InvalidInput, match="damaged: members/00001 cannot be loaded"):
+        EnsembleModel.load(str(path))
+    forge(path, '"rule"', '"role"')
+    with pytest.raises(InvalidInput, match="model is damaged: KeyError: 'rule'"):
         EnsembleModel.load(str(path))
 
 

@@ -1,7 +1,6 @@
 """The Boosting estimator: sequential members, each trained on the errors of the members before it.
 
-SAMME boosts classifiers (``samme.py``); gradient boosting of the squared loss boosts regressors (``gradient.py``). The
-rows stay on the executors; the driver sees each member and a few sums per round.
+The rows stay on the executors; the driver sees each member and a few sums per round.
 """
 
 from __future__ import annotations
@@ -35,13 +34,11 @@ _MOST = {"classifier": 50, "regressor": 100}
 
 
 class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
-    """Boosts classifiers by SAMME and regressors by gradient boosting.
+    """Boosts classifiers by SAMME (``samme.py``) and regressors by gradient boosting (``gradient.py``).
 
     Members train one at a time, since each depends on the members before it. With a ``runDir``, ``fit`` stores each
     finished member. Calling ``fit`` again, also with a larger ``numModels``, loads the stored members and trains the
     rest. ``fit`` recomputes the member weights from the rows; they are bit-identical.
-
-    Classifiers combine by weighted vote, regressors by a weighted sum.
 
     Raises:
         InvalidInput: a Param has an invalid value.

@@ -35,8 +35,7 @@ T = TypeVar("T")
 class RunningSums:
     """The rows with their running sums, from ``start`` on; call ``close`` at the end.
 
-    ``term`` is a double that is never null, an expression of the columns of a member's output. If an executor is lost,
-    Spark recomputes the rows.
+    ``term`` is a double that is never null, an expression of the columns of a member's output.
     """
 
     frame: DataFrame

@@ -96,7 +96,6 @@ class SammeRounds:
         # Spark's logarithm of 0 is null.
         start = F.when(weights > 0, F.log(weights)).otherwise(F.lit(_NOTHING))
         self.running = RunningSums(rows, start, F.coalesce((col(prediction) != labels).cast("double"), F.lit(1.0)))
-        self._peak, self._mean = 0.0, 1.0
         try:
             self.running.retry_on_lost_blocks(self._begin)
         except BaseException:
