@@ -56,14 +56,7 @@ def in_threads(
 def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Models:
     """Fit the unfinished members, each in a thread of the driver.
 
-    If a member fails, the other members are still fitted and stored. Several fits share a cache of the rows unless they
-    are cached already.
-
-    Raises:
-        InvalidInput: a member received unusable input; the message names the member.
-        Stopped: the process received a stop request; running fits have finished.
-        SparkdlError: a member failed, by default a ``WorkerFailed``; the message names the member and the number of
-            stored members.
+    Several fits share a cache of the rows unless they are cached already. Raises the errors of ``fit_members``.
     """
     store, indices = plan.store, [member.index for member in members]
     fitted = dict[int, tuple[Model, float]]()
@@ -101,13 +94,7 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Mod
             count=len(members),
             stored=None if store is None else stored,
         ) from error
-    return Models(
-        [fitted[index][0] for index in indices],
-        indices,
-        [fitted[index][1] for index in indices],
-        trained=[index for index in indices if index not in restored],
-        restored=[index for index in indices if index in restored],
-    )
+    return Models.of(fitted, indices, restored)
 
 
 def _fit_and_store(member: Member, rows: DataFrame, plan: Plan) -> tuple[Model, float, bool]:
@@ -139,16 +126,12 @@ def drawn(member: Member, rows: DataFrame) -> tuple[Estimator[Any], DataFrame]:
         name = column(estimator, "weightCol")
         weight = copies.cast("double") if name is None else copies * col(name)
         return changed(estimator, weightCol=_WEIGHT), frame.withColumn(_WEIGHT, weight).drop(_COPIES, ROW_ID)
-    return estimator, _repeated(frame, _id_columns(estimator)).drop(ROW_ID)
+    return estimator, _repeated(frame, estimator).drop(ROW_ID)
 
 
-def _id_columns(base: Params) -> set[str]:
-    values = [one.getOrDefault("idCol") for one in within(base) if one.hasParam("idCol") and one.isDefined("idCol")]
-    return {name for name in values if name is not None}
-
-
-def _repeated(frame: DataFrame, ids: set[str]) -> DataFrame:
+def _repeated(frame: DataFrame, base: Params) -> DataFrame:
     """Repeat rows by their number of copies; the first copy keeps the row's ids, the others get new ones."""
+    ids = {part.getOrDefault("idCol") for part in within(base) if part.hasParam("idCol") and part.isDefined("idCol")}
     # posexplode() repeats the row for each array element.
     repeated = F.posexplode(F.array_repeat(F.lit(0), col(_COPIES))).alias(_PLACE, _NOTHING)
     frame = frame.select("*", repeated).drop(_NOTHING, _COPIES)

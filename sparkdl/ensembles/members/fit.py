@@ -19,8 +19,10 @@ def fit_members(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Model
     If a member fails, the other members are still trained and stored.
 
     Raises:
-        InvalidInput: a member received unusable input; the message names the member.
-        SparkdlError: a member failed; the message names the member and the number of stored members.
+        InvalidInput: the rows are invalid, or a member rejects them; the message names the member.
+        Stopped: the process received a stop request; running fits have finished.
+        SparkdlError: a member failed, by default a ``WorkerFailed``; the message names the member and the number of
+            stored members.
     """
     lots = list[tuple[object, list[Member]]]()  # members of one job read the same columns
     for member in members:
@@ -45,10 +47,5 @@ def fit_members(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Model
         for fit in fits
         for index, model, seconds in zip(fit.indices, fit.models, fit.seconds, strict=True)
     }
-    return Models(
-        [fitted[member.index][0] for member in members],
-        [member.index for member in members],
-        [fitted[member.index][1] for member in members],
-        trained=sorted(index for fit in fits for index in fit.trained),
-        restored=sorted(index for fit in fits for index in fit.restored),
-    )
+    restored = [index for fit in fits for index in fit.restored]
+    return Models.of(fitted, [member.index for member in members], restored)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -86,6 +86,12 @@ class Models:
     seconds: list[float]
     trained: list[int] = field(default_factory=list)
     restored: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, fitted: Mapping[int, tuple[Any, float]], indices: Sequence[int], restored: Collection[int]) -> Models:
+        """The members with these indices; ``fitted`` has the model and the seconds of each."""
+        models, seconds = [fitted[index][0] for index in indices], [fitted[index][1] for index in indices]
+        return cls(models, [*indices], seconds, sorted({*indices} - {*restored}), sorted(restored))
 
 
 @contextmanager

@@ -38,12 +38,7 @@ from sparkdl.training.objective import Objective
 
 
 def fit_in_tasks(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Models:
-    """Train PyTorch members that have one worker each and read the same columns.
-
-    Raises:
-        InvalidInput: the rows are invalid, or a member rejects them.
-        SparkdlError: a member failed.
-    """
+    """Train PyTorch members of one worker each that read the same columns; raises the errors of ``fit_members``."""
     with _packed(members, rows, plan) as jobs:
         return _fitted(members, jobs, plan, all_rows=True)
 
@@ -52,7 +47,7 @@ def fit_partitions(make: Callable[[int], Member], rows: DataFrame, plan: Plan) -
     """Train one member per non-empty partition, on the rows of that partition; no row leaves it.
 
     ``make`` returns the member of a partition; the estimators differ in their seeds. Raises the errors of
-    ``fit_in_tasks``.
+    ``fit_members``.
     """
     with _packed([make(0)], rows, plan) as jobs:
         empty = [index for index, count in enumerate(jobs.shard_rows) if not count]
@@ -103,9 +98,9 @@ def _fitted(members: Sequence[Member], jobs: TaskRunner, plan: Plan, *, all_rows
     for result in jobs.each(work, [*trainings], all_rows=all_rows):
         if result.trouble is not None:
             failures.append(result)
-            continue
-        states[result.index] = result.note["state"] or _read(store, result.index)
-        restored += [] if result.note["trained"] else [result.index]
+        else:
+            states[result.index] = result.note["state"] or _read(store, result.index)
+            restored += [] if result.note["trained"] else [result.index]
     if failures:
         raise with_others(
             failures[0].error(f"member {failures[0].index}"),
@@ -114,13 +109,10 @@ def _fitted(members: Sequence[Member], jobs: TaskRunner, plan: Plan, *, all_rows
             count=len(members),
             stored=None if store is None else len(states),
         )
-    return Models(
-        [_model(member.estimator, objectives[member.index], states[member.index]) for member in members],
-        indices,
-        [states[index]["seconds"] for index in indices],
-        trained=[index for index in indices if index not in restored],
-        restored=[index for index in indices if index in restored],
-    )
+    fitted = {
+        member.index: _model(member.estimator, objectives[member.index], states[member.index]) for member in members
+    }
+    return Models.of(fitted, indices, restored)
 
 
 def _objectives(members: Sequence[Member], jobs: TaskRunner) -> dict[int, Objective]:
@@ -143,7 +135,8 @@ def _objectives(members: Sequence[Member], jobs: TaskRunner) -> dict[int, Object
     return objectives
 
 
-def _model(estimator: DistributedEstimator, objective: Objective, state: dict[str, Any]) -> Model:
+def _model(estimator: DistributedEstimator, objective: Objective, state: dict[str, Any]) -> tuple[Model, float]:
+    """The model, and the seconds of its training."""
     report = state["report"]
     entries = {name: report[name] for name in ("train_seconds", "feed_wait_seconds", "rows", "best_epoch")}
     entries |= {
@@ -155,7 +148,7 @@ def _model(estimator: DistributedEstimator, objective: Objective, state: dict[st
     }
     weights = state["weights"].numpy().tobytes()
     fitted = Fitted(weights, state["history"], entries, scalar_output([report["output"]]), report["inputs"])
-    return estimator.make_model(fitted, objective.model)
+    return estimator.make_model(fitted, objective.model), state["seconds"]
 
 
 def _read(store: MemberStore | None, index: int) -> dict[str, Any]:
