@@ -7,6 +7,7 @@ Replaced workers import this module, so it imports nothing slow (torch's optimiz
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 from collections.abc import Sequence
@@ -79,7 +80,8 @@ class Rows:
     every_rank = True
 
     def on_step(self, run: Any) -> None:
-        line = {"step": run.clock.step, "rows": run.module.rows, "host": socket.gethostname()}
+        rows, host = run.module.rows, socket.gethostname()
+        line = {"step": run.clock.step, "rows": rows, "host": host, "pid": os.getpid()}
         with Path(self.folder, f"rows-{run.rank}").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         run.module.rows = []

@@ -1,71 +1,54 @@
-"""Drivers that are killed or stopped, two runs on one cluster, and ports that are taken."""
+"""Drivers that are killed, two runs on one cluster, and ports that are taken."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import pickle
 import shutil
 import signal
 import socket
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import WorkerLost
-from tests.chaos.drivers import driver
-from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, columns, fit, table, training
+from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, columns, fit, logged, table, training
 from tests.faults import Fault
 from tests.hosts.hosts import ended, until
+from tests.sessions import ROOT, command
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
 
-def test_same_command_resumes_after_driver_was_killed(expected, spool, tmp_path):
-    with driver(tmp_path, "orphan", 0, 6, "rename") as killed:
-        assert killed.wait() == -signal.SIGKILL
-        workers = [int(file.read_text()) for file in tmp_path.glob("pid-*")]
-        assert len(workers) == SIZE
-        until(lambda: all(map(ended, workers)), "the end of the workers of a driver that was killed")
+def drive(folder: str, *fault: Any) -> None:
+    """A driver that has a fault."""
+    with LocalCluster(SIZE, timeout=60) as cluster:
+        fit(cluster, Path(folder), Fault(*fault))
+
+
+def test_next_driver_resumes_after_driver_was_killed(pair, expected, spool, tmp_path):
+    line = command(drive, tmp_path, "orphan", 0, 6, tmp_path / "mark", "rename", timeout=120)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(line, cwd=ROOT, env=environment, start_new_session=True) as killed:
+        try:
+            assert killed.wait() == -signal.SIGKILL
+            workers = {logged(tmp_path, rank)[-1]["pid"] for rank in range(SIZE)}
+            until(lambda: all(map(ended, workers)), "the end of the workers of a driver that was killed")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(killed.pid, signal.SIGKILL)
     (folder,) = spool.iterdir()  # a killed driver leaves only the rows that it handed to its workers
     assert sorted(file.name for file in folder.iterdir()) == ["shard-0.arrow", "shard-1.arrow"]
     shutil.rmtree(folder)
-    with driver(tmp_path) as again:
-        assert again.wait() == 0
-    assert_alike(pickle.loads((tmp_path / "result").read_bytes()), expected)  # noqa: S301 - our own
+    assert_alike(fit(pair, tmp_path), expected)
     check_rows(tmp_path)
     check_checkpoints(tmp_path)
-
-
-@dataclass(frozen=True)
-class Wakes:
-    """A callback that lets a stopped driver and its workers continue after a step, and waits for their end."""
-
-    driver: int
-    step: int
-
-    def on_step(self, run: Any) -> None:
-        if run.clock.step == self.step:
-            os.killpg(self.driver, signal.SIGCONT)
-            until(lambda: ended(self.driver), "the end of the driver")
-
-
-def test_zombie_driver_is_fenced(pair, expected, tmp_path):
-    """Attempt 0 is stopped before a commit, attempt 1 begins, and attempt 0 wakes up in the middle of it."""
-    with driver(tmp_path, "freeze", 0, 4, "rename") as zombie:
-        assert os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WNOWAIT).si_status == signal.SIGSTOP
-        trained = fit(pair, tmp_path, Wakes(zombie.pid, 7))
-        _, errors = zombie.communicate()
-    assert zombie.returncode == 1
-    assert b"Fenced: attempt 0 may not commit" in errors
-    assert_alike(trained, expected)
-    check_rows(tmp_path)
-    check_checkpoints(tmp_path)
-    late = [path.parent.name for path in (tmp_path / "checkpoints").glob("attempt-0000-*/manifest.json")]
-    # The commit whose fence was checked before attempt 1 began may finish, and no later one.
-    assert all(name.endswith(("step-0000000002", "step-0000000004")) for name in late)
 
 
 def test_two_runs_share_one_cluster(pair, expected, tmp_path):

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
 import resource
-import subprocess
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -18,9 +13,8 @@ from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
 from tests.chaos.leavings import nothing_left
-from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, kept, undisturbed
-from tests.faults import PHASES, Fault, newest, tear
-from tests.hosts.hosts import until
+from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, undisturbed
+from tests.faults import PHASES, Fault
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 
@@ -109,57 +103,3 @@ def test_nan_gradients_end_run_and_keep_earlier_checkpoints(pair, tmp_path):
         fit(supervisor, tmp_path, Fault("nan", 1, 7, f"{tmp_path}/mark", "backward"))
     assert len(supervisor.failures) == 1
     check_checkpoints(tmp_path, 4, 6)  # the checkpoint of step 4 was complete before step 6
-
-
-# ---- disks -----------------------------------------------------------------------------------------------------------
-
-
-def test_fit_resumes_before_damaged_checkpoint(pair, expected, tmp_path):
-    with pytest.raises(WorkerLost):
-        fit(pair, tmp_path, Fault("kill", 1, 9, f"{tmp_path}/mark"))
-    damaged = newest(tmp_path)
-    tear(damaged / max(path.name for path in damaged.iterdir() if path.name != "manifest.json"))
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")
-        assert kept(tmp_path).latest()[0] < damaged.name
-    assert_alike(fit(pair, tmp_path), expected)
-    check_rows(tmp_path)
-
-
-@dataclass(frozen=True)
-class Fills:
-    """Fills a disk after step 5, once the checkpoint of step 4, which is written meanwhile, is there."""
-
-    folder: str
-
-    def on_step(self, run):
-        if run.clock.step == STEPS:
-            until(lambda: [*Path(self.folder).glob("*-step-0000000004/manifest.json")], "a checkpoint")
-            with open(f"{self.folder}/filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
-                while file.write(bytes(1 << 12)):
-                    continue
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system with room for 2 MiB."""
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("only root can mount a small file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_full_disk_keeps_earlier_checkpoint(pair, expected, small_disk, tmp_path):
-    events = []
-    callbacks = Fault("kill", 1, 9, f"{tmp_path}/mark"), Fills(str(small_disk))
-    with pytest.raises(WorkerLost):
-        fit(pair, tmp_path, *callbacks, listener=events.append)
-    troubles = [event.payload["trouble"] for event in events if event.kind == "checkpoint"]
-    assert any("No space left on device" in trouble[0] for trouble in troubles if trouble)
-    check_checkpoints(tmp_path, 2, 4)
-    (small_disk / "filler").unlink()
-    assert_alike(fit(pair, tmp_path), expected)
-    check_rows(tmp_path)

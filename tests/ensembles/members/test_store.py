@@ -22,7 +22,7 @@ from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.errors import Fenced, InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
-from tests.faults.damage import flip, tear
+from tests.faults import flip, tear
 from tests.ml import nets
 from tests.object_store import object_store
 
