@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import warnings
-from unittest.mock import Mock
 
 import cloudpickle
 import pytest
@@ -14,7 +12,6 @@ import torch
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression, LogisticRegressionModel
 from pyspark.ml.feature import VectorAssembler
-from torch import nn
 
 from sparkdl import TorchModel
 from sparkdl.ensembles.members import saved_models
@@ -121,7 +118,7 @@ def test_members_on_an_object_store(tmp_path):
         with pytest.warns(UserWarning, match="member 2 is not stored.*has credentials or options") as warned:
             assert not again.save(2, TorchModel(factory=nets.scores, weights=pack(nets.scores())), 1.0)
         again.withdraw()
-    shown = [repr(store), str(fenced.value), str(other.value), *(str(each.message) for each in warned)]
+    shown = [repr(store), str(fenced.value), str(other.value), *(str(warning.message) for warning in warned)]
     assert "secret" not in "".join(shown)
 
 
@@ -177,15 +174,12 @@ def test_damaged_model_is_missing_with_a_warning(which, damage, saved, tmp_path)
         assert store.load(0) is None
 
 
-class Killed(BaseException):
-    """No Exception, like the death by a signal."""
-
-
 def test_interrupted_save_leaves_the_model_before_it(fitted, inner, tmp_path, monkeypatch):
     store = begun(tmp_path)
     store.save(0, fitted, 1.0)
 
     def fails(staged, uri):
+        assert staged.endswith(".tmp")  # which the next driver deletes
         assert (tmp_path / "members").joinpath(staged, "member.json").is_file()
         raise OSError("the disk has gone")
 
@@ -194,19 +188,8 @@ def test_interrupted_save_leaves_the_model_before_it(fitted, inner, tmp_path, mo
         for index in (0, 1):
             with pytest.warns(UserWarning, match=f"member {index} is not stored.*OSError: the disk has gone"):
                 assert not store.save(index, inner, 2.0)
-    assert not list((tmp_path / "members").glob("*.tmp"))
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "replace", Mock(side_effect=Killed))
-        patch.setattr(files, "delete", lambda uri: None)  # a killed process deletes nothing
-        with pytest.raises(Killed):
-            store.save(1, inner, 1.0)
-    assert len(list((tmp_path / "members").glob("model-00001.*.tmp"))) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert store.load(1) is None
-        store = begun(tmp_path)
     assert isinstance(store.load(0)[0], PipelineModel)
-    assert [path.name for path in (tmp_path / "members").glob("model-*")] == ["model-00000"]
+    assert [path.name for path in (tmp_path / "members").iterdir()] == ["model-00000"]
 
 
 def test_class_that_is_no_model_is_not_loaded(spark, saved, tmp_path):
@@ -237,22 +220,10 @@ def test_data_on_the_disks_of_executors_is_not_stored(inner, tmp_path, monkeypat
         assert not store.save(0, inner, 1.0)
 
 
-class Secret(nn.Module):
-    """A module that cannot be exported, and so is pickled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 1)
-
-    def forward(self, x):
-        return self.inner(x) * float(x.detach().sum().item() > 0)
-
-
 def test_load_unpickles_nothing_without_trust(spark, tmp_path):
-    module = Secret()
-    store = begun(tmp_path)
+    store, module = begun(tmp_path), nets.Line()
     with pytest.warns(UserWarning, match="saved as a pickle"):
-        assert store.save(0, TorchModel(factory=lambda: module, weights=pack(module)), 1.0)
+        assert store.save(0, TorchModel(factory=module, weights=pack(module)), 1.0)
     with pytest.warns(UserWarning, match=r"member 0.*pickled parts.*spark\.sparkdl\.trust"):
         assert store.load(0) is None
     spark.conf.set("spark.sparkdl.trust", "true")

@@ -52,12 +52,10 @@ def test_invalid_values_of_max_features_raise(given):
     ],
 )
 def test_number_of_features(size, features, taken):
-    found = Subspace(size, 3).indices(features)
-    assert len(set(found)) == taken
-    assert found == sorted(found)
-    assert found[0] >= 0
-    assert found[-1] < features
-    assert all(type(index) is int for index in found)
+    indices = Subspace(size, 3).indices(features)
+    assert len(indices) == taken
+    assert indices == sorted({*indices} & {*range(features)})
+    assert all(type(index) is int for index in indices)
 
 
 @pytest.mark.parametrize(("size", "features"), [(None, 7), ("all", 7), (8, 7), (1, 0), ("sqrt", 0), (0.5, 0)])
@@ -66,12 +64,9 @@ def test_impossible_numbers_of_features_raise(size, features):
         Subspace(size, 0).indices(features)
 
 
-def test_seed_chooses_each_feature_equally_often():
+def test_seed_chooses_the_features():
     assert len({tuple(Subspace("sqrt", seed).indices(100)) for seed in range(50)}) == 50
     assert Subspace(3, 0).indices(10) == [5, 6, 9]  # stored members depend on it
-    taken = np.concatenate([Subspace(0.25, seed).indices(20) for seed in range(4000)])
-    counts = np.bincount(taken, minlength=20)
-    assert abs(counts - 1000).max() < 5 * (4000 * 0.25 * 0.75) ** 0.5
 
 
 def test_masks_count_the_numbers_of_all_floating_point_inputs():
@@ -106,11 +101,11 @@ def test_hidden_features_have_no_effect():
 
 
 def test_pickle_has_a_shared_module_once():
-    given = nets.mlp(3, 1000, outputs=1)
-    made = [masked(given, Subspace(1, seed), THREE) for seed in range(8)]
-    assert len(ship(made)) < 1.5 * len(ship(given))
-    seen = [each.state_dict()["seen_0"].nonzero().flatten().tolist() for each in made]
-    assert seen == [Subspace(1, seed).indices(3) for seed in range(8)]
+    shared = nets.mlp(3, 1000, outputs=1)
+    modules = [masked(shared, Subspace(1, seed), THREE) for seed in range(8)]
+    assert len(ship(modules)) < 1.5 * len(ship(shared))
+    visible = [module.seen_0.nonzero().flatten().tolist() for module in modules]
+    assert visible == [Subspace(1, seed).indices(3) for seed in range(8)]
 
 
 def wide(sizes: tuple[int, ...]) -> nn.Module:
