@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 import torch
@@ -33,14 +31,10 @@ def test_extreme_scores_are_certain():
 def test_arrays_of_several_dimensions_and_their_disagreement_equal_numpy():
     values, flat = NUMBERS.reshape(5, 10, 2, 2), NUMBERS.reshape(5, 10, 4)
     np.testing.assert_allclose(combined(values, "mean"), np.tensordot(SHARES, values, 1), rtol=1e-10)
-    total = 0.5 + np.tensordot((-1, 2, 0.5, 1, -3), values, 1)
-    np.testing.assert_allclose(combined(values, "sum", (-1, 2, 0.5, 1, -3), intercept=0.5), total, rtol=1e-10)
     mean = np.tensordot(SHARES, flat, 1)
     expected = np.sqrt(np.tensordot(SHARES, ((flat - mean) ** 2).mean(-1), 1))
     actual = combined(values, "mean", disagreement=True)
     np.testing.assert_allclose(actual, np.c_[mean, expected], rtol=1e-10)
-    equal = combined(np.stack([values[0]] * 4), "mean", [1.0] * 4, disagreement=True)
-    np.testing.assert_allclose(equal[:, -1], 0, atol=1e-15)
 
 
 def test_sums_run_in_the_order_of_the_members():
@@ -48,15 +42,15 @@ def test_sums_run_in_the_order_of_the_members():
     ones = torch.ones(3, 1)
     assert weighted(ones, (0.1, 0.2, 0.3)).item() == (0.1 + 0.2) + 0.3 == in_order((0.1, 0.2, 0.3))
     assert weighted(ones, (0.3, 0.2, 0.1)).item() == (0.3 + 0.2) + 0.1 == in_order((0.3, 0.2, 0.1))
-    assert in_order((0.1,) * 10) != float(10 * Fraction(1, 10))
+    assert in_order((0.1,) * 10) != 1  # no compensation
 
 
 def test_outputs_of_compatible_shapes_are_stacked():
     one, two = torch.tensor([[0.3], [-2.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0]])
-    found = stack_outputs([one, two, one.reshape(2)], "soft").softmax(-1).numpy()
-    np.testing.assert_allclose(found[0, :, 1], expit([0.3, -2.0]), rtol=1e-6)
-    np.testing.assert_allclose(found[1], softmax(two.numpy(), 1), rtol=1e-6)
-    np.testing.assert_array_equal(found[2], found[0])
+    chances = stack_outputs([one, two, one.reshape(2)], "soft").softmax(-1).numpy()
+    np.testing.assert_allclose(chances[0, :, 1], expit([0.3, -2.0]), rtol=1e-6)
+    np.testing.assert_allclose(chances[1], softmax(two.numpy(), 1), rtol=1e-6)
+    np.testing.assert_array_equal(chances[2], chances[0])
     flat, column = torch.tensor([1.0, 2.0]), torch.tensor([[3.0], [5.0]])
     np.testing.assert_array_equal(stack_outputs([flat, column], "mean"), [[1, 2], [3, 5]])
     assert stack_outputs([column, column], "mean").shape == (2, 2, 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pyspark import StorageLevel
 from pyspark.ml import Pipeline
-from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression
+from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.feature import StandardScaler, VectorAssembler
 from pyspark.sql import functions as F
 
@@ -20,7 +20,7 @@ from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, LeaveFoldOut
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped, WorkerFailed
 from sparkdl.ml.param_declaration import param
-from sparkdl.spark.columns import ROW_ID, col
+from sparkdl.spark.columns import ROW_ID
 from tests.ensembles.counting import Counting, CountingModel, Weightless
 
 pytestmark = pytest.mark.slow
@@ -99,18 +99,6 @@ def test_ids_of_nested_bases(numbers):
     inner = Pipeline(stages=[StandardScaler(inputCol="id"), Bagging(base=WithIds(1)._set(idCol="id"))])
     found = [row["id"] for row in drawn(Member(0, inner, REPEATING), numbers)[1].collect()]
     assert len(found) == len({*found}) > COUNT
-
-
-# ---- real estimators -------------------------------------------------------------------------------------------------
-
-
-def test_tree_of_weights_equals_tree_of_repeated_rows_in_any_partitions(people):
-    draw, tree = Bootstrap(1.0, True, 2), DecisionTreeClassifier(maxDepth=3, seed=1)
-    shuffled = people.orderBy(F.xxhash64("id")).repartition(3)
-    one, other = (fit_on_driver([Member(0, tree, draw)], rows, Plan()).models[0] for rows in (people, shuffled))
-    repeated = people.withColumn("copy", F.explode(F.array_repeat(F.lit(0), draw.column(col(ROW_ID)))))
-    found = {model.toDebugString.split(":", 1)[1] for model in (one, other, tree.fit(repeated))}
-    assert len(found) == 1
 
 
 # ---- parallel fits ---------------------------------------------------------------------------------------------------
