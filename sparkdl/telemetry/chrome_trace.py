@@ -33,10 +33,11 @@ from sparkdl.telemetry.event_reader import read_events
 
 WINDOW = 600.0
 """Seconds for which a host's offset counts as constant."""
+DRIVER = -1
+"""Rank of the driver's own events."""
 MOST = 40_000
 """Most events of the frequent kinds in a trace; ``read_events`` merges more."""
 
-_DRIVER = -1
 _STEPS, _STAGES = 0, 1
 _MOMENTS = ("started", "failed", "finished", "restart", "resized", "epoch", "round", "checkpoint", "warning")
 
@@ -54,14 +55,14 @@ class Clocks:
     @classmethod
     def of(cls, events: Sequence[Event]) -> Clocks:
         """Estimate the offsets from events."""
-        local = {event.host for event in events if event.rank == _DRIVER}
+        local = {event.host for event in events if event.rank == DRIVER}
         offsets: dict[str, dict[int, float]] = defaultdict(dict)
         for event in events:
-            if event.received is not None and event.rank != _DRIVER:
+            if event.received is not None and event.rank != DRIVER:
                 window = int(event.time // WINDOW)
                 ahead = 0.0 if event.host in local else event.time - event.received
                 offsets[event.host][window] = max(offsets[event.host].get(window, ahead), ahead)
-        silent = {event.host for event in events if event.rank != _DRIVER} - set(offsets)
+        silent = {event.host for event in events if event.rank != DRIVER} - set(offsets)
         return cls(offsets | (_by_steps(events, silent, offsets) if silent else {}))
 
     def corrected(self, host: str, time: float) -> float:
@@ -175,7 +176,7 @@ def _names(events: Iterable[Event], threads: dict[tuple[int, str], int]) -> Iter
     rows = {(rank, number): name for rank in hosts for number, name in ((_STEPS, "steps"), (_STAGES, "stages"))}
     rows |= {(rank, number): name for (rank, name), number in threads.items()}
     for rank, host in sorted(hosts.items()):
-        name = ("driver" if rank == _DRIVER else f"rank {rank}") + (f" ({host})" if host else "")
+        name = ("driver" if rank == DRIVER else f"rank {rank}") + (f" ({host})" if host else "")
         yield {"name": "process_name", "ph": "M", "pid": rank + 1, "tid": 0, "args": {"name": name}}
         yield {"name": "process_sort_index", "ph": "M", "pid": rank + 1, "tid": 0, "args": {"sort_index": rank + 1}}
     for (rank, number), name in sorted(rows.items()):

@@ -12,12 +12,10 @@ from typing import Any
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.redaction import masked
-from sparkdl.telemetry.chrome_trace import MOST, Clocks
+from sparkdl.telemetry.chrome_trace import DRIVER, MOST, Clocks
 from sparkdl.telemetry.event import Event, sound
 from sparkdl.telemetry.event_reader import read_events
 
-DRIVER = -1
-"""Rank of the driver's own events."""
 UNITS = ("member", "candidate", "round", "epoch")
 """Possible units of a history row; a row of an ensemble's member has its last epoch's metrics as well."""
 

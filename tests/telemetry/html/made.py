@@ -9,10 +9,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from sparkdl.telemetry.chrome_trace import DRIVER
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_file import open_event_file
 from sparkdl.telemetry.html import RunData
-from sparkdl.telemetry.html.run_data import DRIVER
 
 START = 1_800_000_000.0
 
