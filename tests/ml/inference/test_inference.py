@@ -203,11 +203,12 @@ def test_copies_share_one_broadcast(spark):
 
 
 def test_without_a_context_the_query_carries_the_model():
-    with pytest.warns(UserWarning, match="no SparkContext"):
-        shipped = ModelBroadcast().ship(scorer(nets.Line), SimpleNamespace())  # as a session of Spark Connect
-    (result,) = cloudpickle.loads(cloudpickle.dumps(shipped)).scores([floats(*X.tolist())])
-    (expected,) = scorer(nets.Line).scores([floats(*X.tolist())])
-    assert result.equals(expected)
+    for factory in (nets.Line, nets.Moody):  # the cache of this process has both
+        with pytest.warns(UserWarning, match="no SparkContext"):
+            shipped = ModelBroadcast().ship(scorer(factory), SimpleNamespace())  # as a session of Spark Connect
+        (result,) = cloudpickle.loads(cloudpickle.dumps(shipped)).scores([floats(*X.tolist())])
+        (expected,) = scorer(factory).scores([floats(*X.tolist())])
+        assert result.equals(expected)
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ ITSELF.append(ITSELF)
         (("a",), "('a',)"),
         ({"mean": torchmetrics.MeanMetric()}, "{'mean': MeanMetric()}"),
         (nets.column, "column"),
-        (nets.Line, "Line"),
+        (nets.inner(), "Inner"),
         (partial(nets.mlp, 3, 4, outputs=1), "partial(mlp, 3, 4, outputs=1)"),
         (lambda: None, "<lambda>"),
         (nn.Sequential(nn.ReLU(), nn.Tanh()), "Sequential( (0): ReLU() (1): Tanh() )"),
