@@ -10,7 +10,7 @@ from pyspark.ml.param.shared import HasPredictionCol, HasProbabilityCol
 from pyspark.sql import functions as F
 
 from sparkdl.ensembles.model import EnsembleModel
-from tests.ensembles.voters import found
+from tests.ensembles.fakes import outputs
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def output(model, spark):
     """The columns as NumPy arrays; NaN for null."""
     rows = spark.range(ROWS).withColumnRenamed("id", "row").repartition(1)
     names = model.transform(rows).columns[1:]
-    return dict(zip(names, found(model, rows, *names), strict=True))
+    return dict(zip(names, outputs(model, rows, *names), strict=True))
 
 
 def array(numbers):
