@@ -12,6 +12,8 @@ from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
+from torch import nn
+from torch.nn import functional
 
 from sparkdl import TorchClassifier, TorchRegressor
 from sparkdl.errors import InvalidInput
@@ -22,19 +24,20 @@ from tests.ml.rows import ARRAYS, ROWS, X
 from tests.ml.test_params import state
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-regressor = partial(rows.regressor, optimizer=SGD, batchSize=ROWS, epochs=4, precision="fp64")
+FULL_BATCHES = {"optimizer": SGD, "batchSize": ROWS, "epochs": 4, "precision": "fp64"}
+regressor = partial(rows.regressor, **FULL_BATCHES)
 
 
-def alone(count=ROWS, *, epochs=4, weights=None):
+def alone(count=ROWS, *, epochs=4, weights=None, label="y", loss=functional.mse_loss):
     """The weights of torch alone, on full batches."""
     module = nets.column().double()
     optimizer = SGD(module.parameters())
-    x, y = torch.from_numpy(X[:count]), torch.from_numpy(ARRAYS["y"][:count])
+    x, y = torch.from_numpy(X[:count]), torch.from_numpy(ARRAYS[label][:count])
     weights = torch.from_numpy(np.ones(count) if weights is None else weights)
     for _ in range(epochs):
         optimizer.zero_grad()
-        squares = (module(x).squeeze(-1) - y).square()
-        ((squares * weights).sum() / weights.sum()).backward()
+        losses = loss(module(x).squeeze(-1), y, reduction="none")
+        ((losses * weights).sum() / weights.sum()).backward()
         optimizer.step()
     return module.state_dict()
 
@@ -67,6 +70,11 @@ def test_pipeline_and_its_saved_model(data, tmp_path):
 
 def test_rows_count_by_their_weights(data):
     check_weights(regressor(weightCol="weight").fit(data), alone(weights=ARRAYS["weight"]))
+
+
+def test_one_score_of_two_classes(data):
+    model = rows.classifier(model=nets.column, loss=nn.BCEWithLogitsLoss(), **FULL_BATCHES).fit(data)
+    check_weights(model, alone(label="label", loss=functional.binary_cross_entropy_with_logits))
 
 
 def test_fewer_rows_than_workers(data):
