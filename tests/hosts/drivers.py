@@ -20,7 +20,7 @@ import torch
 from pyspark.sql import SparkSession
 from torch import Tensor, nn
 
-from sparkdl import TorchClassifier
+from sparkdl import TorchClassifier, TorchModel
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.shutdown import TERMINATED, stoppable
 from sparkdl.cluster.supervisor import Supervisor
@@ -36,6 +36,7 @@ from tests.contracts import work
 from tests.faults import Fault, rounds
 from tests.faults.fault import executor_of
 from tests.hosts.hosts import until
+from tests.ml import rows
 from tests.sessions import frame
 
 SILENCE = 5.0
@@ -76,6 +77,18 @@ def fit(folder: str, *fault: Any) -> Any:
         "history": repr(runs.untimed(trained[0].history)),
         "failures": [[type(error).__name__, error.rank, error.host, str(error)] for error in supervisor.failures],
     }
+
+
+def regress(run: str, model: str) -> list[float]:
+    """Train a regressor and save its model: the predictions."""
+    rows.regressor(runDir=run, batchSize=40).fit(frame(rows.ARRAYS)).save(model)
+    return predict(model)
+
+
+def predict(model: str) -> list[float]:
+    """The predictions of a saved model."""
+    scored = TorchModel.load(model).transform(frame(rows.ARRAYS)).orderBy("row")
+    return [row.prediction for row in scored.select("prediction").collect()]
 
 
 def run_rounds(folder: str, faults: Sequence[dict[str, Any]] = (), away: Sequence[int] = ()) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from tests.chaos.runs import STEPS, check_checkpoints, check_rows, logged
 from tests.faults.fault import executor_of
 from tests.hosts import drivers
 from tests.hosts.hosts import ended, until
+from tests.ml.rows import ROWS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -38,6 +39,14 @@ def test_fit_needs_shared_directory(cluster):
     assert "cannot read what rank 0 on" in error
     assert "Set runDir to a directory that all hosts share" in error
     assert {error[at + 10 : at + 13] for at in (one, two)} == {"one", "two"}
+
+
+def test_another_driver_loads_the_model_of_a_fit(cluster, tmp_path):
+    run, model = tmp_path / "run", tmp_path / "model"
+    expected = cluster.driver().call(drivers.regress, run, model).result()
+    assert len(expected) == ROWS
+    cluster.end_driver()
+    assert cluster.driver().call(drivers.predict, model).result() == expected
 
 
 # ---- what a run survives ---------------------------------------------------------------------------------------------
