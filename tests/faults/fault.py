@@ -31,9 +31,9 @@ class Fault:
     Attributes:
         how: ``"kill"`` (SIGKILL), ``"stop"`` (SIGSTOP), ``"fail"`` (an exception), ``"full"`` (no space left on the
             device), ``"slow"``, ``"nan"`` (a gradient, in the phase ``"backward"``); ``"orphan"`` kills the driver,
-            which leads the worker's session, ``"executor"`` the Spark executor of this process; ``"hold"`` waits for a
-            file ``<mark>.go``, which a test makes, or a second process at the same place, and leaves ``<mark>.late`` if
-            neither does.
+            which leads the worker's session, ``"executor"`` the Spark executor of this process; ``"freeze"`` stops the
+            whole process group; ``"hold"`` waits for a file ``<mark>.go``, which a test makes, or a second process at
+            the same place, and leaves ``<mark>.late`` if neither does.
         rank: of the worker.
         step: the step in which, after which, or of whose checkpoint; see ``phase``. Before the first step: how many
             faults with marks in the same folder must have happened.
@@ -128,6 +128,7 @@ _WAYS: dict[str, Callable[[str], None]] = {
     "slow": lambda mark: time.sleep(SLOW),
     "nan": lambda mark: None,
     "orphan": lambda mark: os.kill(os.getsid(0), signal.SIGKILL),
+    "freeze": lambda mark: os.killpg(0, signal.SIGSTOP),
     "executor": _kill_executor,
     "hold": _hold,
 }
