@@ -155,6 +155,7 @@ INVALID: list[tuple[Any, str]] = [
         "rawPredictionCol of the evaluator is 'rawPrediction', which the candidate",
     ),
     (lambda: {"numFolds": ROWS + 1}, f"there are {ROWS} rows for numFolds={ROWS + 1}"),
+    (lambda: {"candidates": good()}, "expected a list of pyspark"),
     (lambda: {"candidates": [3]}, r"candidates is \[3\]; expected a list of pyspark"),
     (lambda: {"evaluator": "rmse"}, "evaluator is 'rmse'; expected"),
 ]

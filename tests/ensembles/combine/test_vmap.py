@@ -226,6 +226,11 @@ def test_architectures_that_differ(one, other):
     assert not same_architecture(one, other)
 
 
+def test_architecture_does_not_depend_on_weights():
+    for make in (nets.Images, nets.Connections, nets.Scaled):
+        assert same_architecture(*seeded(make, 2))
+
+
 def test_errors_of_members():
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         together(seeded(perceptron), X[:, :5])

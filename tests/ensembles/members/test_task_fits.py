@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
+import signal
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -123,16 +125,21 @@ def test_bootstrap_keeps_each_validation_row_once(frame):
 
 
 class Failing(nn.Module):
-    """The first member to begin raises an error, once."""
+    """The third member to begin, which follows another in its task, raises an error or kills the task, once."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, kill: bool = False) -> None:
         super().__init__()
-        self.inner, self.folder = nn.Linear(3, 2), folder
+        self.inner, self.folder, self.kill, self.begins = nn.Linear(3, 2), folder, kill, True
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            with suppress(FileExistsError):
-                Path(self.folder, "struck").touch(exist_ok=False)
+        if self.training and self.begins:
+            self.begins, seed, log = False, str(torch.initial_seed()), Path(self.folder, "begun")
+            with log.open("a") as file:
+                file.write(f"{seed}\n")
+            begun = log.read_text().split()
+            if begun.index(seed) == 2 and begun.count(seed) == 1:
+                if self.kill:
+                    os.kill(os.getpid(), signal.SIGKILL)
                 raise ValueError("struck")
         return self.inner(x)
 
@@ -149,6 +156,13 @@ def test_failed_member_is_named_and_only_it_trains_again(frame, tmp_path):
     assert (again.trained, again.restored, again.seconds) == ([], [0, 1, 2, 3], found.seconds)
     assert all(same(one, other) for one, other in zip(found.models, again.models, strict=True))
     assert [model.history for model in again.models] == [model.history for model in found.models]
+
+
+@pytest.mark.chaos
+def test_killed_task_costs_only_its_member(frame, tmp_path):
+    wanted = members(4, classifier(model=partial(Failing, str(tmp_path), kill=True)))
+    assert fit_members(wanted, frame, Plan(store(tmp_path / "run"))).trained == [0, 1, 2, 3]
+    assert sorted(Counter((tmp_path / "begun").read_text().split()).values()) == [1, 1, 1, 2]
 
 
 def test_partitions_have_their_own_members(spark, tmp_path):

@@ -94,6 +94,12 @@ def test_shares_without_replacement():
     assert abs(LeaveFoldOut(2, 5, 8).counts(MANY).mean() - 0.8) < 2e-3
 
 
+def test_random_numbers_of_seeds_and_of_neighbors_are_independent():
+    one, *others = uniform(MANY, 0), uniform(MANY, 1), uniform(MANY + 1, 0)
+    for other in others:
+        assert abs(np.corrcoef(one, other)[0, 1]) < 5e-3
+
+
 @pytest.mark.parametrize(("rate", "replace"), [(0.0, True), (-1.0, False), (1.5, False), (101.0, True), (np.nan, True)])
 def test_invalid_rates_raise(rate, replace):
     with pytest.raises(InvalidInput, match="expected above 0 and at most"):
