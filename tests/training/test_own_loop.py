@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from sparkdl.cluster.local import LocalCluster
+from sparkdl.errors import WorkerFailed
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import own_loops, work
 from tests.contracts.strategy_contract import Case, assert_equal, numbers
@@ -22,6 +23,18 @@ from tests.sessions import ROOT, driver_environment
 def pair():
     with LocalCluster(2, timeout=60.0) as cluster:
         yield cluster
+
+
+def test_collectives_of_torch_work(pair):
+    for rank, worker in enumerate(pair.gang(own_loops.collectives)):
+        assert worker == {
+            "sum": [3.0],
+            "broadcast": [2.0],
+            "gather": [1.0, 2.0],
+            "scatter": [10.0 + 2 * rank],
+            "left": [2.0 - rank],
+            "alone": [rank + 1.0],
+        }
 
 
 @pytest.mark.parametrize(("first", "weight"), [(24, "weight"), (3, None), (0, None)])
@@ -36,6 +49,15 @@ def test_ddp_takes_steps_of_all_reduce(pair, first, weight):
         assert_equal(ddp["parameters"], own["parameters"], 1e-12)
     assert_equal(theirs[0]["parameters"], theirs[1]["parameters"])
     assert all(np.isfinite(array).all() for array in theirs[0]["parameters"].values())
+
+
+def test_ddp_failure_names_rank(pair):
+    case = Case(batch_size=7)
+    with pytest.raises(WorkerFailed, match="ArithmeticError: stumbled over a row") as caught:
+        pair.gang(own_loops.Ddp(case.training(AllReduce()), stumbles=1), numbers(), case.columns())
+    assert caught.value.rank == 1
+    assert "own_loops.py" in caught.value.trace
+    assert pair.gang(work.total) == [(3.0, 3.0)] * 2
 
 
 def test_lightning_fabric_trains(pair):
