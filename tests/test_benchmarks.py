@@ -66,6 +66,20 @@ def test_ratio_is_the_median_within_rounds():
     assert pairs.error == pytest.approx((7 / 9) ** 0.5)  # of 2, 5 and 3: the variance 7/3, over 3
 
 
+def test_table_shows_every_round():
+    table = Pairs("ours", "theirs", [(4.0, 2.0), (12_345.6, 2.0), (8.0, 2.0)], [(9.0, 3.0)]).table("seconds")
+    assert [" ".join(line.split()) for line in table.splitlines()] == [
+        "seconds ours theirs ratio",
+        "warm-up 9 3 3.000",
+        "round 1 4 2 2.000",
+        "round 2 12,346 2 6172.800",
+        "round 3 8 2 4.000",
+        "least 4 2 2.000",
+        "most 12,346 2 6172.800",
+        "median 8 2 4.000",
+    ]
+
+
 def test_verdict_keeps_decisive_digits():
     assert verdict(5.9, "at least 5") == "ratio 5.9 (bar: at least 5)"
     assert verdict(1.05123, "at most 1.05") == "ratio 1.051 (bar: at most 1.05)"
@@ -91,6 +105,13 @@ def test_checkpoint_needs_steps_to_compare_with():
 
 
 # ---- small runs -------------------------------------------------------------------------------------------------
+
+
+def test_recovery_rejects_an_unknown_measurement(capsys):
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module("benchmarks.recovery.main").main(["stale"])
+    assert ended.value.code == 2
+    assert "there is no measurement stale; expected executor, detection, stall, throughput" in capsys.readouterr().err
 
 
 def smoke(theme: str, words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
