@@ -78,6 +78,7 @@ def test_bootstrap_has_the_frequencies_of_poisson(rate):
     # Five standard errors of the mean and, with the fourth moment of a Poisson, of the variance.
     assert abs(counts.mean() - rate) < 5 * (rate / len(MANY)) ** 0.5
     assert abs(counts.var() - rate) < 5 * ((rate + 2 * rate**2) / len(MANY)) ** 0.5
+    assert (counts != Bootstrap(rate, True, 6).counts(MANY)).any()
     chance = np.exp(-rate)
     for k in range(6):
         assert abs((counts == k).mean() - chance) < 5 * (chance / len(MANY)) ** 0.5
