@@ -254,6 +254,7 @@ def test_missing_file_argument_and_purpose(refused, tmp_path):
         ({}, "rows come from nowhere; expected exactly one of path, table and query"),
         ({"path": "here", "table": "db.rows", "query": "select 1"}, "path and table and query"),
         ({"table": "db.rows", "schema": "x int"}, "schema is ignored if rows come from a table"),
+        ({"table": "db.rows", "format": "csv"}, "format is ignored if rows come from a table"),
         ({"query": "select 1", "options": {"header": True}}, "options is ignored if rows come from a query"),
     ],
 )
