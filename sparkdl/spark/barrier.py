@@ -22,6 +22,7 @@ from sparkdl.cluster.group.rendezvous import AllGather
 from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.io.threads import in_background
+from sparkdl.spark.address_exchange import DriverExchange
 from sparkdl.spark.python_worker import freeze_imports, local_directory
 from sparkdl.spark.tensor_chunks import record_batch
 
@@ -44,7 +45,9 @@ class BarrierTask:
         context = BarrierTaskContext.get()
         hosts = [split_host(info.address) for info in context.getTaskInfos()]
         rank = context.partitionId()
-        rendezvous = Rendezvous(context.allGather, self.task.timeout)
+        rendezvous = Rendezvous(
+            DriverExchange(self.task.endpoint, rank, self.task.size, context.allGather), self.task.timeout
+        )
         exchange: AllGather = rendezvous
         try:
             address = dialable(hosts[rank], peers=hosts, override=self.network)

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,7 @@ from sparkdl.cluster.worker import Work, WorkerTask
 from sparkdl.data.columns import Columns
 from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.pickling import ship
+from sparkdl.spark.address_exchange import AddressBook
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import first_lines
@@ -127,7 +128,9 @@ class SparkCluster:
         network, limit = setting(self._spark, "spark.sparkdl.network") or None, self._resource_timeout
         watch = JobWatch(self._spark, f"sparkdl-{task.run}", size, timeout=limit, report=failures.waiting)
         title = f"{self._title}, attempt {attempt}: {size} workers{_title_of(work)}"
-        with self._channel(failures) as endpoint, job_description(self._spark, title):
+        book = AddressBook(size)
+        channel = self._channel(failures, book.answer)
+        with channel as endpoint, closing(book), job_description(self._spark, title):
             worker = BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))
             rows = numbered(frame).mapInArrow(worker.run, SCHEMA, barrier=True)
             return self._run(rows, watch, failures, guard)
@@ -160,12 +163,14 @@ class SparkCluster:
                 yield runner
 
     @contextmanager
-    def _channel(self, listener: Listener) -> Iterator[Endpoint | None]:
+    def _channel(
+        self, listener: Listener, answer: Callable[[bytes], Sequence[bytes]] | None = None
+    ) -> Iterator[Endpoint | None]:
         """Yield the endpoint for events; None, with a warning, if the driver cannot listen."""
         driver = setting(self._spark, "spark.driver.host") or "127.0.0.1"
         bind = setting(self._spark, "spark.driver.bindAddress") or driver
         try:
-            channel = Channel(listener, addresses=(driver,), bind=bind)
+            channel = Channel(listener, addresses=(driver,), bind=bind, answer=answer)
         except InvalidInput as error:
             warnings.warn(f"live progress is unavailable: {error}", stacklevel=2)
             yield None

@@ -18,6 +18,8 @@ from sparkdl.telemetry.server import Server
 
 ASK = b"?"
 """A payload that asks for a receipt, which confirms that the listener has received all earlier events."""
+QUESTION = b"!"
+"""The first byte of a payload that the channel passes to ``answer``."""
 
 
 class Channel(Server):
@@ -30,14 +32,22 @@ class Channel(Server):
             workers wait for it, and must not close the channel. Its first exception is logged.
         addresses: as of ``Server``.
         bind: as of ``Server``.
+        answer: gets the payload after ``QUESTION``; the channel sends its answer's frames. It may wait, but not beyond
+            ``close``. Without it, a question is an invalid payload.
 
     Attributes:
         received: events passed to the listener.
     """
 
     def __init__(
-        self, listener: Callable[[Event], None], *, addresses: Sequence[str] = ("127.0.0.1",), bind: str = "127.0.0.1"
+        self,
+        listener: Callable[[Event], None],
+        *,
+        addresses: Sequence[str] = ("127.0.0.1",),
+        bind: str = "127.0.0.1",
+        answer: Callable[[bytes], Sequence[bytes]] | None = None,
     ) -> None:
+        self._answer = answer
         self._listener = SafeCallback(listener)
         self._last: dict[str, int] = {}  # number of each recorder's last event
         self.received = 0
@@ -54,6 +64,8 @@ class Channel(Server):
             payload = connection.receive()
             if payload == ASK:
                 connection.confirm()
+            elif self._answer is not None and payload.startswith(QUESTION):
+                connection.send(self._answer(payload.removeprefix(QUESTION)))
             else:
                 self._take(payload)
 

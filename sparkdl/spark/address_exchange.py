@@ -1,0 +1,109 @@
+"""Workers exchange addresses through the driver in milliseconds, where Spark's ``allGather`` takes a second.
+
+    worker -> driver   rank and line, in a frame of ``sparkdl.telemetry.protocol``
+    driver -> worker   all workers' lines, one frame each; or one frame that says that some are missing
+
+Lines are missing if the driver has not all of them ``PATIENCE`` seconds after the first: some worker cannot reach it.
+The others, and workers that are late, then use ``allGather`` as that worker does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from sparkdl.cluster.group.rendezvous import AllGather
+from sparkdl.telemetry.channel import QUESTION
+from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError
+
+PATIENCE = 30.0
+"""Seconds from the first line until the driver stops waiting for the last one."""
+CONNECT_SECONDS = 3.0
+"""Time that an address of the driver has to answer and prove itself, in seconds."""
+
+_MISSING = b"-"
+
+logger = logging.getLogger(__name__)
+
+
+class AddressBook:
+    """The driver's side: collects the workers' lines, and answers each worker with all of them.
+
+    Args:
+        size: number of workers.
+        patience: seconds from the first line until the book stops waiting.
+    """
+
+    def __init__(self, size: int, patience: float = PATIENCE) -> None:
+        self._size, self._patience = size, patience
+        self._lines: dict[int, bytes] = {}
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def answer(self, question: bytes) -> Sequence[bytes]:
+        """The frames for a worker that sent ``<rank> <line>``; waits for the other workers."""
+        rank, _, line = question.partition(b" ")
+        with self._changed:
+            if not self._closed:
+                self._lines[int(rank)] = line
+                self._changed.notify_all()
+            complete = self._changed.wait_for(lambda: self._complete or self._closed, self._patience) and self._complete
+            if not complete:
+                self.close()
+        return [self._lines[number] for number in range(self._size)] if complete else [_MISSING]
+
+    def close(self) -> None:
+        """Stop waiting: workers that wait, and late ones, learn that lines are missing."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def _complete(self) -> bool:
+        return len(self._lines) == self._size
+
+
+@dataclass(frozen=True)
+class DriverExchange:
+    """The worker's side, an ``AllGather``.
+
+    Attributes:
+        endpoint: of the driver's channel; None without one.
+        rank: the worker's.
+        size: number of workers.
+        fallback: gathers the lines without the driver.
+    """
+
+    endpoint: Endpoint | None
+    rank: int
+    size: int
+    fallback: AllGather
+
+    def __call__(self, line: str) -> Sequence[str]:
+        """All workers' lines, in rank order."""
+        if self.size == 1:
+            return [line]
+        for address in () if self.endpoint is None else self.endpoint.addresses:
+            try:
+                lines = self._ask(address, line)
+            except (OSError, EOFError, ProtocolError, ValueError) as error:  # ValueError: an invalid host name
+                logger.debug("no driver at %s: %s", address, error)
+                continue
+            if lines is not None:
+                return lines
+            break
+        logger.warning("a worker cannot reach the driver's channel, so the workers meet through Spark's allGather.")
+        return self.fallback(line)
+
+    def _ask(self, address: str, line: str) -> list[str] | None:
+        assert self.endpoint is not None
+        with closing(Connection.open(address, self.endpoint, CONNECT_SECONDS)) as connection:
+            connection.socket.settimeout(None)
+            connection.send([QUESTION + f"{self.rank} {line}".encode()])
+            first = connection.receive()
+            if first == _MISSING:
+                return None
+            return [frame.decode() for frame in (first, *(connection.receive() for _ in range(self.size - 1)))]

@@ -1,0 +1,57 @@
+"""Workers' addresses through the driver's channel, without Spark."""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+
+from sparkdl.io.threads import in_background
+from sparkdl.spark.address_exchange import AddressBook, DriverExchange
+from sparkdl.telemetry.channel import Channel
+from tests.listening import LONG
+
+LINES = ["{}", "zwei ünd", "x" * 100_000]
+
+
+@contextmanager
+def driver(size, patience=LONG):
+    """The endpoint of a driver that answers ``size`` workers, and its book."""
+    book = AddressBook(size, patience)
+    with Channel(lambda event: None, answer=book.answer) as channel, closing(book):
+        yield channel.endpoint, book
+
+
+def unreachable():
+    """The endpoint of a driver that has closed its channel."""
+    with driver(1) as (endpoint, _):
+        return endpoint
+
+
+def worker(endpoint, rank):
+    """The result of a worker; ``allGather`` gives its rank."""
+    return in_background(lambda: DriverExchange(endpoint, rank, 3, lambda line: [str(rank)])(LINES[rank]), "worker")
+
+
+def test_workers_get_all_lines_in_rank_order():
+    with driver(3) as (endpoint, _):
+        workers = [worker(endpoint, rank) for rank in (2, 0, 1)]
+        assert [answer.result(LONG) for answer in workers] == [LINES] * 3
+
+
+def test_all_workers_fall_back_if_one_cannot_reach_driver(caplog):
+    with driver(3, patience=0.05) as (endpoint, _):
+        workers = [worker(None, 0), worker(unreachable(), 1), worker(endpoint, 2)]
+        assert [answer.result(LONG) for answer in workers] == [["0"], ["1"], ["2"]]
+        assert worker(endpoint, 1).result(LONG) == ["1"]  # too late
+    assert caplog.text.count("a worker cannot reach the driver's channel") == 4
+
+
+def test_end_of_gang_releases_waiting_workers():
+    with driver(3) as (endpoint, book):
+        waiting = worker(endpoint, 0)
+        with book._changed:
+            assert book._changed.wait_for(lambda: book._lines, LONG)
+    assert waiting.result(LONG) == ["0"]
+
+
+def test_single_worker_asks_nobody():
+    assert DriverExchange(unreachable(), 0, 1, [].index)("line") == ["line"]
