@@ -125,7 +125,7 @@ def test_bootstrap_keeps_each_validation_row_once(frame):
 
 
 class Failing(nn.Module):
-    """The third member to begin, which follows another in its task, raises an error or kills the task, once."""
+    """The third member to begin, when one of two is trained, raises an error or kills its task, once."""
 
     def __init__(self, folder: str, *, kill: bool = False) -> None:
         super().__init__()
