@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
+import queue
+import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
+
+_POLL = 0.1  # seconds between a blocked producer's checks for the consumer's end
 
 
 def prefetch(items: Iterable[T], *, depth: int = 2) -> Iterator[T]:
@@ -16,12 +18,38 @@ def prefetch(items: Iterable[T], *, depth: int = 2) -> Iterator[T]:
     The producer's error is raised at its item's place. If the consumer stops early, the thread ends before the
     generator's ``close()`` returns.
     """
-    boxes = ((item,) for item in items)  # None follows the last one
-    thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-prefetch")
+    ready: queue.Queue[tuple[T] | BaseException] = queue.Queue(maxsize=depth)
+    stopped = threading.Event()
+    thread = threading.Thread(target=_produce, args=(items, ready, stopped), name="sparkdl-prefetch", daemon=True)
+    thread.start()
     try:
-        ahead = deque(thread.submit(next, boxes, None) for _ in range(depth + 1))
-        while (box := ahead.popleft().result()) is not None:
-            ahead.append(thread.submit(next, boxes, None))
-            yield box[0]
+        while True:
+            item = ready.get()
+            if isinstance(item, StopIteration):
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield item[0]
     finally:
-        thread.shutdown(cancel_futures=True)
+        stopped.set()
+        thread.join()
+
+
+def _produce(items: Iterable[T], ready: queue.Queue[tuple[T] | BaseException], stopped: threading.Event) -> None:
+    try:
+        for item in items:
+            if not _put((item,), ready, stopped):
+                return
+        _put(StopIteration(), ready, stopped)
+    except BaseException as error:  # the consumer raises it
+        _put(error, ready, stopped)
+
+
+def _put(item: T, ready: queue.Queue[T], stopped: threading.Event) -> bool:
+    while not stopped.is_set():
+        try:
+            ready.put(item, timeout=_POLL)
+        except queue.Full:
+            continue
+        return True
+    return False

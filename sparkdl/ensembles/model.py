@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pyspark.ml import Model
 from pyspark.ml.param import Param, Params
@@ -40,6 +40,8 @@ from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
+
+Self = TypeVar("Self", bound="EnsembleModel")
 
 
 class EnsembleModel(DisagreementParams, Saveable, Model):
@@ -79,7 +81,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         self._shipments: dict[bool, tuple[VmapFactory, ModelBroadcast]] = {}  # by whether they compute disagreement
         self._check()
 
-    def copy(self, extra: dict[Param[Any], Any] | None = None) -> EnsembleModel:
+    def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
         """A copy with the same uid, and copies of its members."""
         copied = super().copy(extra)
         copied.models = [model.copy(extra) for model in self.models]

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, IntegralType
 
-from sparkdl.ensembles.base_learner import check_column, column, leaf, value_of
+from sparkdl.ensembles.base_learner import check_column, column, leaf
 from sparkdl.ensembles.declarations import FoldCountParams, MembersParams
 from sparkdl.ensembles.identity import configuration
 from sparkdl.ensembles.members.member import Plan, persisted
@@ -151,8 +151,9 @@ class EnsembleParams(MembersParams, Saveable):
 
     def named_as(self, model: EnsembleModel, base: Params) -> EnsembleModel:
         """Set a base's output column names on the model and, for soft votes, its thresholds."""
-        values = {name: value_of(base, name) for name in PredictionParams.declared()}
-        outputs = {name: value for name, value in values.items() if value is not None}
+        last = leaf(base)
+        names = [name for name in PredictionParams.declared() if last.hasParam(name) and last.isDefined(name)]
+        outputs = {name: last.getOrDefault(name) for name in names}
         if model.rule != "soft":  # otherwise, members apply their own thresholds or have none
             outputs.pop("thresholds", None)
         return model._set(**outputs, disagreementCol=self.getDisagreementCol())._resetUid(self.uid)

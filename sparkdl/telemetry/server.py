@@ -51,7 +51,8 @@ class Server(ABC):
         self._pending: dict[socket.socket, threading.Thread] = {}
         self._threads: list[threading.Thread] = []
         self.refused = 0
-        unbound = Endpoint(tuple(addresses), 0, secrets.token_bytes(KEY_BYTES))
+        addresses = (addresses,) if isinstance(addresses, str) else tuple(addresses)
+        unbound = Endpoint(addresses, 0, secrets.token_bytes(KEY_BYTES))
         self._socket = _listen(bind)
         self.endpoint = replace(unbound, port=self._socket.getsockname()[1])
         self._alarm, self._wake = socket.socketpair()

@@ -48,6 +48,10 @@ class EarlyStopping:
         """The best number, its loss and its weights."""
         return {"best": self.best, "loss": self.loss, "weights": self.weights}
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state from ``state_dict``."""
+        self.best, self.loss, self.weights = state["best"], state["loss"], state["weights"]
+
 
 class GangEarlyStopping:
     """Early stopping of a gang's epochs by ``valid_loss``, or by ``loss`` without validation rows.
@@ -84,7 +88,7 @@ class GangEarlyStopping:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        best = {name: value for name, value in state.items() if name != "finished"}
-        self.epochs, self.finished = EarlyStopping(self.epochs.patience, **best), state["finished"]
+        self.epochs.load_state_dict(state)
+        self.finished = state["finished"]
         if self._group.rank and self.epochs.weights is not None:
             self.epochs.weights = b""  # In a larger gang a new rank resumes from the state of rank 0.

@@ -257,8 +257,8 @@ def test_every_item_comes_in_order_from_another_thread(depth):
     for count in (0, 1, 2, 3, 1000):
         assert list(prefetch(range(count), depth=depth)) == list(range(count))
     items = prefetch((threading.current_thread().name for _ in range(5)), depth=depth)
-    assert "sparkdl-prefetch_0" not in [thread.name for thread in threading.enumerate()]  # before the first request
-    assert set(items) == {"sparkdl-prefetch_0"}
+    assert "sparkdl-prefetch" not in [thread.name for thread in threading.enumerate()]  # before the first request
+    assert set(items) == {"sparkdl-prefetch"}
     first, second = prefetch(range(50), depth=depth), prefetch(range(100, 150), depth=depth)
     assert list(zip(first, second, strict=True)) == list(zip(range(50), range(100, 150), strict=True))
 

@@ -54,7 +54,7 @@ def test_batches_go_through_augment_and_then_collate_in_the_prefetch_thread():
         return (inputs[0] * 2, inputs[1]), target
 
     def add(inputs, target):
-        assert threading.current_thread().name == "sparkdl-prefetch_0"
+        assert threading.current_thread().name == "sparkdl-prefetch"
         assert not torch.is_grad_enabled()
         return [inputs[0] + 1, *inputs[1].arguments()], target.float()
 
