@@ -89,6 +89,6 @@ def nobody() -> Endpoint:
 
 
 @contextmanager
-def unreachable(cluster: Any, ear: Any) -> Iterator[Endpoint]:
+def unreachable(cluster: Any, ear: Any, answer: Any = None) -> Iterator[Endpoint]:
     """In place of the ``_channel`` of a ``SparkCluster``: one that executors cannot reach."""
     yield nobody()

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from sparkdl.io.threads import in_background
 from sparkdl.spark.address_exchange import AddressBook, DriverExchange
 from sparkdl.telemetry.channel import Channel
-from tests.listening import LONG
+from tests.listening import LONG, nobody
 
 LINES = ["{}", "zwei ünd", "x" * 100_000]
 
@@ -18,12 +18,6 @@ def driver(size, patience=LONG):
     book = AddressBook(size, patience)
     with Channel(lambda event: None, answer=book.answer) as channel, closing(book):
         yield channel.endpoint, book
-
-
-def unreachable():
-    """The endpoint of a driver that has closed its channel."""
-    with driver(1) as (endpoint, _):
-        return endpoint
 
 
 def worker(endpoint, rank):
@@ -39,7 +33,7 @@ def test_workers_get_all_lines_in_rank_order():
 
 def test_all_workers_fall_back_if_one_cannot_reach_driver(caplog):
     with driver(3, patience=0.05) as (endpoint, _):
-        workers = [worker(None, 0), worker(unreachable(), 1), worker(endpoint, 2)]
+        workers = [worker(None, 0), worker(nobody(), 1), worker(endpoint, 2)]
         assert [answer.result(LONG) for answer in workers] == [["0"], ["1"], ["2"]]
         assert worker(endpoint, 1).result(LONG) == ["1"]  # too late
     assert caplog.text.count("a worker cannot reach the driver's channel") == 4
@@ -54,4 +48,4 @@ def test_end_of_gang_releases_waiting_workers():
 
 
 def test_single_worker_asks_nobody():
-    assert DriverExchange(unreachable(), 0, 1, [].index)("line") == ["line"]
+    assert DriverExchange(nobody(), 0, 1, [].index)("line") == ["line"]
