@@ -82,7 +82,10 @@ def raise_first_cause(
 ) -> list[Any]:
     """Return the workers' values in rank order, or raise the first cause.
 
-    ``listener`` gets an ``outcome`` event per worker: the ``seconds`` of its stages, and its delivery counts.
+    Args:
+        results: of the workers, in any order.
+        listener: gets an ``outcome`` event per worker: the ``seconds`` of its stages, and its delivery counts.
+        attempt: the number of the attempt.
 
     Raises:
         SparkdlError: the earliest failure that is not a lost peer; if all are, the earliest.

@@ -81,7 +81,8 @@ def take_sigterm(receiver: str) -> None:
 def stoppable(limit: float = _LIMIT) -> Iterator[None]:
     """Let SIGTERM request a stop within a block of the main thread; the block's end withdraws the request.
 
-    A process still in the block ``limit`` seconds after any request, by default 28, exits with code 143.
+    Args:
+        limit: seconds from any request until a process still in the block exits with code 143; default 28.
     """
     if threading.current_thread() is not threading.main_thread():
         warnings.warn("SIGTERM is not trapped: only a process's main thread can trap signals.", stacklevel=3)

@@ -109,11 +109,15 @@ class Supervisor:
         listener: Listener | None = None,
         attempt: int = 0,
     ) -> list[Any]:
-        """Run a gang with restarts, as ``Cluster.gang``; every attempt must compute the same rows of ``data``.
+        """Run a gang with restarts, as ``Cluster.gang``.
 
-        ``listener`` also gets ``attempt`` events with the ``size``, ``restart`` events with ``cause`` and ``seconds``
-        until the next attempt, and the events of ``sparkdl.cluster.elastic.Elastic``. ``attempt`` is the number of the
-        first attempt.
+        Args:
+            work: its world has the attempt's number.
+            data: every attempt must compute the same rows.
+            columns: which columns become which tensors.
+            listener: also gets ``attempt`` events with the ``size``, ``restart`` events with ``cause`` and ``seconds``
+                until the next attempt, and the events of ``sparkdl.cluster.elastic.Elastic``.
+            attempt: the number of the first attempt.
 
         Raises:
             Stopped: a stop was requested.

@@ -161,8 +161,13 @@ def mapped(
 ) -> TaskResult:
     """Map a shard; exceptions of the work are returned, since the cluster would retry them in vain.
 
-    ``work`` is pickled, and ``index`` the result's, by default the shard's. ``reporting`` receives the task's events;
-    None for nowhere. ``attempt`` is the number of earlier tries.
+    Args:
+        work: the pickled ``MapReduce``.
+        state: the first argument of ``work.map``.
+        shard: the rows.
+        index: the result's index; None for the shard's.
+        reporting: where the task reports its events; None for nowhere.
+        attempt: number of earlier tries.
 
     Raises:
         OSError: a disk or a network failed; a retry may succeed.

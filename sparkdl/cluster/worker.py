@@ -91,8 +91,14 @@ def run_worker(
 ) -> WorkerResult:
     """Run one worker of a gang, and return its value or its failure; errors of the work are not raised.
 
-    ``batches`` is this worker's partition, and always read to its end, also on errors. Its spool lies in ``directory``.
-    ``listener`` receives events directly if the driver is this process; ``address`` is as for ``RendezvousSpec``.
+    Args:
+        task: shared by all workers.
+        rank: this worker's rank.
+        address: an address of this host that the other workers can dial.
+        exchange: gives every worker's line to every worker.
+        batches: this worker's partition; always read to its end, also on errors.
+        directory: the folder for the spool.
+        listener: receives events directly if the driver is this process.
     """
     spec = RendezvousSpec(rank, task.size, task.run, task.attempt, address, task.timeout, task.device)
     worker = _Worker(task, spec, exchange, directory)

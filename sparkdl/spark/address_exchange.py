@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from sparkdl.cluster.group.rendezvous import AllGather
 from sparkdl.telemetry.channel import QUESTION
 from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError
+from sparkdl.telemetry.recorder import CONNECT_SECONDS
 
 PATIENCE = 30.0
 """Seconds from the first line until the driver stops waiting for the last one."""
-CONNECT_SECONDS = 3.0
-"""Time that an address of the driver has to answer and prove itself, in seconds."""
 
 _MISSING = b"-"
 
@@ -44,16 +43,22 @@ class AddressBook:
         self._changed = threading.Condition()
 
     def answer(self, question: bytes) -> Sequence[bytes]:
-        """The frames for a worker that sent ``<rank> <line>``; waits for the other workers."""
-        rank, _, line = question.partition(b" ")
+        """The frames for a worker that sent ``<rank> <line>``; waits for the other workers.
+
+        Raises:
+            ProtocolError: the question does not begin with a worker's rank.
+        """
+        number, _, line = question.partition(b" ")
+        if not number.isdigit() or int(number) >= self._size:
+            raise ProtocolError(f"a worker gave its rank as {number[:20]!r}; expected 0 to {self._size - 1}")
         with self._changed:
             if not self._closed:
-                self._lines[int(rank)] = line
+                self._lines[int(number)] = line
                 self._changed.notify_all()
             complete = self._changed.wait_for(lambda: self._complete or self._closed, self._patience) and self._complete
             if not complete:
                 self.close()
-        return [self._lines[number] for number in range(self._size)] if complete else [_MISSING]
+        return [self._lines[rank] for rank in range(self._size)] if complete else [_MISSING]
 
     def close(self) -> None:
         """Stop waiting: workers that wait, and late ones, learn that lines are missing."""
@@ -86,16 +91,18 @@ class DriverExchange:
         """All workers' lines, in rank order."""
         if self.size == 1:
             return [line]
+        reason = "the driver has no channel"
         for address in () if self.endpoint is None else self.endpoint.addresses:
             try:
                 lines = self._ask(address, line)
             except (OSError, EOFError, ProtocolError, ValueError) as error:  # ValueError: an invalid host name
-                logger.debug("no driver at %s: %s", address, error)
+                reason = f"the driver's channel at {address} cannot be reached ({error})"
                 continue
             if lines is not None:
                 return lines
+            reason = f"some workers did not reach the driver's channel within {PATIENCE:g} s of the first"
             break
-        logger.warning("a worker cannot reach the driver's channel, so the workers meet through Spark's allGather.")
+        logger.warning("%s, so this worker meets the others through Spark's allGather", reason)
         return self.fallback(line)
 
     def _ask(self, address: str, line: str) -> list[str] | None:

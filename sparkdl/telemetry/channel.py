@@ -1,4 +1,4 @@
-"""The driver's event channel: receives all workers' events and passes each to one listener, once.
+"""The driver's channel: receives all workers' events, passes each to one listener, once, and answers questions.
 
 ``sparkdl.telemetry.protocol`` describes the connection, ``sparkdl.telemetry.emit`` the recording. A worker may resend
 events after its connection broke. The channel drops repeats by their numbers. A listener that counts, such as

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing, contextmanager
 
+import pytest
+
 from sparkdl.io.threads import in_background
 from sparkdl.spark.address_exchange import AddressBook, DriverExchange
 from sparkdl.telemetry.channel import Channel
+from sparkdl.telemetry.protocol import ProtocolError
 from tests.listening import LONG, nobody
 
 LINES = ["{}", "zwei ünd", "x" * 100_000]
@@ -36,7 +39,14 @@ def test_all_workers_fall_back_if_one_cannot_reach_driver(caplog):
         workers = [worker(None, 0), worker(nobody(), 1), worker(endpoint, 2)]
         assert [answer.result(LONG) for answer in workers] == [["0"], ["1"], ["2"]]
         assert worker(endpoint, 1).result(LONG) == ["1"]  # too late
-    assert caplog.text.count("a worker cannot reach the driver's channel") == 4
+    for reason, count in (("the driver has no channel", 1), ("cannot be reached", 1), ("some workers did not", 2)):
+        assert caplog.text.count(reason) == count
+
+
+@pytest.mark.parametrize("question", [b"3 line", b"-1 line", b"x", b""])
+def test_question_without_rank_raises(question):
+    with pytest.raises(ProtocolError, match="expected 0 to 2"):
+        AddressBook(3).answer(question)
 
 
 def test_end_of_gang_releases_waiting_workers():
