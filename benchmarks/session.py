@@ -20,7 +20,7 @@ FEATURES = 28
 
 @contextmanager
 def session(
-    name: str, *, executors: int = 2, mebibytes: int = 2048, master: str | None = None
+    name: str, *, executors: int = 2, mebibytes: int = 2048, master: str | None = None, **more: str
 ) -> Iterator[SparkSession]:
     """A session whose executors, one core each, have all registered.
 
@@ -29,6 +29,7 @@ def session(
         executors: number of executors.
         mebibytes: memory of each executor's JVM.
         master: URL of a standalone cluster; None: a ``local-cluster``.
+        more: settings of Spark, which replace the ones here.
     """
     # Driver and executors run this Python, and nothing listens beyond this machine.
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -39,6 +40,7 @@ def session(
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={ROOT}/conf/log4j2.properties",
         "spark.executor.memory": f"{mebibytes}m",  # local-cluster's own figure is the upper limit
         "spark.executorEnv.PYTHONPATH": str(ROOT),  # executors import the benchmarks from there
+        "spark.python.daemon.module": "sparkdl.spark.python_daemon",
         "spark.python.worker.reuse": "true",
         "spark.sql.debug.maxToStringFields": 1000,  # no warning about 28 expressions
         "spark.sql.warehouse.dir": "file:/tmp/sparkdl-warehouse",
@@ -50,6 +52,7 @@ def session(
             "spark.cores.max": executors,
             "spark.executor.cores": 1,
         }
+    settings |= more
     builder = SparkSession.builder.appName(name).master(master or f"local-cluster[{executors},1,{mebibytes}]")
     spark = builder.config(map=settings).getOrCreate()
     try:

@@ -22,12 +22,12 @@ ARCHIVE = ROOT / "build" / "classes.jsa"
 
 # The tests' JVMs are short-lived: the optimising compiler would take half of their processor time.
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_PRELOADED = "-Dspark.python.daemon.module=tests.worker_daemon"
+_PRELOADED = "-Dspark.python.daemon.module=sparkdl.spark.python_daemon"
 _QUIET = "-Xlog:cds*=off -Xlog:class+path*=off"  # whether the archive fits is no news for a job's output
 
 
 def share_classes() -> None:
-    """Let the JVMs of this process and its children use the archive, and fork workers from ``tests.worker_daemon``."""
+    """Let the JVMs of this process and its children use the archive, and fork workers that have PyTorch loaded."""
     shared = f'-XX:SharedArchiveFile="{ARCHIVE}" {_QUIET}' if ARCHIVE.exists() else ""
     options = os.environ.get("JDK_JAVA_OPTIONS", "")
     os.environ["JDK_JAVA_OPTIONS"] = " ".join(filter(None, (options, _SHORT, shared, _PRELOADED)))

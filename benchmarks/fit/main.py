@@ -7,14 +7,16 @@ call to its return.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from pyspark.ml.torch.distributor import TorchDistributor, _get_spark_partition_data_loader
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.fresh import seconds_fresh
 from benchmarks.mlp import adam, small
 from benchmarks.pairs import Side, environment, interleave, options, seconds, verdict
 from benchmarks.session import materialised, samples, session
@@ -22,6 +24,8 @@ from sparkdl import TorchRegressor
 
 BAR = "at least 5"
 WORKERS = 2
+_ROWS = 400_000
+_EPOCHS = 2
 BATCH = 2048  # rows of the global batch
 
 
@@ -71,18 +75,41 @@ class Fit:
         self.losses["TorchDistributor"] = gang._train_on_dataframe(distributed_loop, self._frame, *self._loop)
 
 
+def first_fit(spark: SparkSession) -> dict[str, float]:
+    """The first fit of an application."""
+    return {"seconds": seconds(_fit(spark, _ROWS, _EPOCHS, 1).sparkdl)}
+
+
+def first_distributor(spark: SparkSession) -> dict[str, float]:
+    """The first run of TorchDistributor in an application."""
+    return {"seconds": seconds(_fit(spark, _ROWS, _EPOCHS, 1).distributor)}
+
+
+def _fit(spark: SparkSession, rows: int, epochs: int, loader_workers: int) -> Fit:
+    rows = rows // WORKERS * WORKERS  # the other side's loader needs partitions of equal size
+    return Fit(materialised(samples(spark, rows, partitions=WORKERS)), rows, epochs, loader_workers)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = options(__doc__, rounds=5, rows=400_000)
-    parser.add_argument("--epochs", type=int, default=2, help="passes over the data (default %(default)s)")
+    parser = options(__doc__, rounds=5, rows=_ROWS)
+    parser.add_argument("--first", action="store_true", help="the first call of fresh applications, of default size")
+    parser.add_argument("--epochs", type=int, default=_EPOCHS, help="passes over the data (default %(default)s)")
     parser.add_argument(
         "--loader-workers", type=int, default=1, help="num_workers of the other side's loader (default %(default)s)"
     )
     args = parser.parse_args(arguments)
     print(environment())
+    if args.first:
+        first = [
+            Side(name, partial(seconds_fresh, f"benchmarks.fit.main:{function}"))
+            for name, function in (("TorchDistributor", "first_distributor"), ("sparkdl", "first_fit"))
+        ]
+        pairs = interleave(*first, rounds=args.rounds, warmups=0)
+        print(pairs.table("seconds"))
+        print(f"ratio {pairs.ratio:.4g}")
+        return
     with session("fit") as spark:
-        rows = args.rows // WORKERS * WORKERS  # the other side's loader needs partitions of equal size
-        frame = materialised(samples(spark, rows, partitions=WORKERS))
-        fit = Fit(frame, rows, args.epochs, args.loader_workers)
+        fit = _fit(spark, args.rows, args.epochs, args.loader_workers)
         pairs = interleave(
             Side("TorchDistributor", lambda: seconds(fit.distributor)),
             Side("sparkdl", lambda: seconds(fit.sparkdl)),

@@ -7,24 +7,29 @@ noop sink. With --vector, the comparison is transform of an ML vector against tr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import torch
 from pyspark.ml.functions import array_to_vector, predict_batch_udf
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType
 
+from benchmarks.fresh import seconds_fresh
 from benchmarks.mlp import small
-from benchmarks.pairs import Side, environment, interleave, options, verdict
+from benchmarks.pairs import Side, environment, interleave, options, seconds, verdict
 from benchmarks.session import FEATURES, materialised, samples, session, written
 from sparkdl import TorchModel
 from sparkdl.io.weights import pack, unpack
 
 BAR = "at least 1.6"
 BAR_VECTOR = "at least 0.8"
+BAR_FIRST = "at least 1"
 WORKERS = 2
+_ROWS = 1_000_000
+_BATCH = 10_000  # rows of the other side's batch
 
 
 def make_predict(weights: bytes) -> Callable[[np.ndarray], np.ndarray]:
@@ -64,13 +69,39 @@ def with_zeros(frame: DataFrame) -> DataFrame:
     return frame.withColumn("prediction", F.arrow_udf(zeros, DoubleType())("features"))
 
 
+def first_transform(spark: SparkSession) -> dict[str, float]:
+    """The first ``transform`` of an application."""
+    model = TorchModel(factory=small, weights=pack(small()), kind="regressor")
+    return _first(spark, model.transform)
+
+
+def first_predict_batch_udf(spark: SparkSession) -> dict[str, float]:
+    """The first ``predict_batch_udf`` of an application."""
+    weights = pack(small())
+    return _first(spark, lambda frame: with_udf(frame, weights, _BATCH))
+
+
+def _first(spark: SparkSession, score: Callable[[DataFrame], DataFrame]) -> dict[str, float]:
+    frame = materialised(samples(spark, _ROWS, partitions=WORKERS).select("features", "label"))
+    return {"seconds": seconds(lambda: written(score(frame).select("label", "prediction")))}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = options(__doc__, rounds=15, rows=1_000_000)
+    parser = options(__doc__, rounds=15, rows=_ROWS)
     parser.add_argument("--vector", action="store_true", help="an ML vector against an array, both with transform")
     parser.add_argument("--zeros", action="store_true", help="a UDF that returns zeros, in place of transform")
-    parser.add_argument("--batch-size", type=int, default=10_000, help="rows of the other side (default %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=_BATCH, help="rows of the other side (default %(default)s)")
+    parser.add_argument("--first", action="store_true", help="the first call of fresh applications")
     args = parser.parse_args(arguments)
     print(environment())
+    if args.first:
+        names = ("predict_batch_udf", "transform")
+        functions = [f"benchmarks.transform.main:first_{name}" for name in names]
+        sides = [Side(name, partial(seconds_fresh, each)) for name, each in zip(names, functions, strict=True)]
+        pairs = interleave(*sides, rounds=args.rounds, warmups=0)
+        print(pairs.table("seconds"))
+        print(verdict(pairs.ratio, BAR_FIRST))
+        return
     weights = pack(small())
     model = TorchModel(factory=small, weights=weights, kind="regressor")
     with session("transform") as spark:

@@ -34,6 +34,7 @@ from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.spark.jvm import forwarding_sigterm
+from sparkdl.spark.warm_up import warm_up
 
 
 def train(
@@ -57,6 +58,7 @@ def train(
         raise InvalidInput("test is for classifiers and regressors; for other models, set validationIndicatorCol.")
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         check_output(spark, output, overwrite=overwrite)
+        warm_up(spark)
         model = estimator.fit(data.read(spark))
         print(summary(model))
         if output is not None:

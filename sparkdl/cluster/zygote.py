@@ -3,9 +3,7 @@
     this process -> zygote   "fork": the worker's environment, import path and file descriptors; "wait": a pid
     zygote -> this process   the worker's pid; the worker's exit code
 
-The zygote never computes, since after OpenMP threads a forked child hangs in its first matrix product. It never imports
-pyarrow or pandas, which start threads. Unlike multiprocessing's fork server it does not run the caller's main module
-again, so scripts need no guard.
+Unlike multiprocessing's fork server, the zygote does not run the caller's main module again: scripts need no guard.
 
 If the zygote dies, its workers live on with unknown exit codes, and the next fork starts another zygote.
 """
@@ -13,7 +11,6 @@ If the zygote dies, its workers live on with unknown exit codes, and the next fo
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
 import pkgutil
@@ -27,6 +24,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
+
+from sparkdl.cluster.preload import preload
 
 _MAIN = "import sys; from sparkdl.cluster.zygote import serve; serve(int(sys.argv[1]))"
 
@@ -139,10 +138,7 @@ def fork(target: str, *descriptors: int) -> Worker:
 def serve(control: int) -> None:
     """The main loop of a zygote: load PyTorch, then fork a worker for each request until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole foreground group; the parent decides
-    import torch._dynamo  # noqa: F401 - the first optimizer of a process loads it
-
-    gc.collect()
-    gc.freeze()
+    preload()
     requests: Connection[Any, Any] = Connection(control)
     while True:
         try:
@@ -182,9 +178,6 @@ def _work(request: dict[str, Any], descriptors: Sequence[int]) -> None:
     os.environ.update(request["environment"])
     sys.path[:] = request["path"]
     importlib.invalidate_caches()
-    import numpy as np
-
-    np.random.seed()  # or all workers would draw the same numbers
     pkgutil.resolve_name(request["target"])(*others[len(standard) :])
 
 

@@ -65,6 +65,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             logs=self.getLogLevel(),
             title=watch.title,
         )
+        cluster.warm_up()
         with watch:
             fitted = (fit_gang if fit.algorithm is None else fit_rounds)(fit, cluster, watch)
         report = watch.report(fitted.history, fitted.report | {"seconds": time.monotonic() - start})

@@ -31,6 +31,7 @@ from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS, job_description
 from sparkdl.spark.resources import check, check_encryption, check_setting, find_slots, setting, wait_for_slots
 from sparkdl.spark.tasks import SparkTaskRunner
+from sparkdl.spark.warm_up import warm_up
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import level_of
@@ -87,6 +88,14 @@ class SparkCluster:
         check_setting(self._spark, allow_unencrypted=self._allow_unencrypted)
         return find_slots(self._spark)
 
+    def warm_up(self) -> None:
+        """Start the executors' Python workers and let them load PyTorch, in the background.
+
+        Call it before other work of the application, such as the ETL of a fit's data. Executors that are warm stay so:
+        later calls only serve new ones. Its tasks take 0.2 s; ``conf/spark`` has the daemon that they need for that.
+        """
+        warm_up(self._spark, self.size, timeout=self._resource_timeout)
+
     def gang(
         self,
         work: Work,
@@ -105,6 +114,7 @@ class SparkCluster:
         """
         size = gang_size(size, self.size)
         check(self._spark, size, allow_unencrypted=self._allow_unencrypted)
+        self.warm_up()
         frame, specification = self._frame(data, columns, size)
         failures, guard = _FailureListener(listener, size, attempt), guard or CancellationToken()
 
@@ -147,6 +157,7 @@ class SparkCluster:
     ) -> Iterator[TaskRunner]:
         """Map shards of a DataFrame in ordinary tasks, also under dynamic allocation, as ``Cluster.map_reduce``."""
         check_encryption(self._spark, allow_unencrypted=self._allow_unencrypted)
+        self.warm_up()
         with self._channel(listener) if listener is not None else nullcontext() as endpoint:
             runner = SparkTaskRunner(
                 self._spark,
@@ -206,7 +217,8 @@ class SparkCluster:
                 raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
             return raise_first_cause(assemble(rows), failures, attempt=failures.attempt)
         except JVM_ERRORS as error:
-            if (explained := _explained(error, watch, failures)) is error:
+            daemon = setting(self._spark, "spark.python.daemon.module")
+            if (explained := _explained(error, watch, failures, daemon)) is error:
                 raise
             raise explained from error
         finally:
@@ -254,8 +266,8 @@ class _FailureListener:
             self._alarm.cancel()
 
 
-def _explained(error: Exception, watch: JobWatch, reports: _FailureListener) -> Exception:
-    """The error behind Spark's, the most certain cause first."""
+def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, daemon: str) -> Exception:
+    """The error behind Spark's, the most certain cause first; ``daemon`` is the module of the Python daemon, if set."""
     if watch.gave_up is not None:
         return ClusterUnavailable(
             f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait until they end, raise resourceTimeout, or "
@@ -263,6 +275,11 @@ def _explained(error: Exception, watch: JobWatch, reports: _FailureListener) -> 
         )
     if causes := [failure for failure in reports.failures if not failure.peer]:
         return first_cause(causes).error()
+    if missing := re.search(r"No module named '?(sparkdl[\w.]*)", str(error)):
+        without = f", or submit without spark.python.daemon.module={daemon}" if daemon.startswith("sparkdl") else ""
+        return ClusterUnavailable(
+            f"the executors' Python has no module {missing[1]}. Install sparkdl in their Python environment{without}."
+        )
     absent = [rank for rank in range(reports.size) if rank not in reports.started]
     waited = [failure for failure in reports.failures if failure.place.stage == "join"]
     if absent and waited:

@@ -73,6 +73,12 @@ def find_slots(spark: SparkSession) -> Capacity:
     return Capacity(now, _most(spark, now))
 
 
+def executors(spark: SparkSession) -> frozenset[str]:
+    """Addresses of the registered executors, and of the driver."""
+    names = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ")
+    return frozenset(str(names).split())
+
+
 def task_attempts(spark: SparkSession) -> int:
     """Number of times Spark tries a task."""
     return int(spark.sparkContext._jsc.sc().taskScheduler().maxTaskFailures())

@@ -6,6 +6,7 @@ import ast
 import os
 import select
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -87,3 +88,12 @@ def test_killed_zygote_is_replaced_and_its_workers_live():
         after = cluster.gang(lambda world, shard: os.getpid())
         assert after[0] == before[0]
         assert after[1] != before[1]
+
+
+def test_process_with_threads_must_not_fork():
+    script = (
+        "import threading; from sparkdl.cluster.preload import preload\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start(); preload()"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert "has 2 threads; expected 1 before it forks workers" in ended.stderr

@@ -40,6 +40,7 @@ from sparkdl.io import files
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
 from sparkdl.spark.jvm import forwarding_sigterm, qualify
+from sparkdl.spark.warm_up import warm_up
 
 # Settings that may differ when a run resumes: they do not affect the result.
 _FREE = frozenset(TrainingParams.names_outside(Scope.PIPELINE))
@@ -90,6 +91,7 @@ def etl_train(
         if done := Ledger.done(folder):
             print(f"{day} is finished" + ("" if done["configuration"] == identity else ", by another configuration"))
         else:
+            warm_up(spark)
             ledger = Ledger.open(folder, identity)
             done = PipelineRun(spark, day, base, ledger, data, stages, evaluator, *steps).finish(keep)
     print(summary(done))

@@ -1,0 +1,54 @@
+"""Starts the executors' Python workers, and loads PyTorch in them, while the application does other work.
+
+A job with one short task per slot reaches all executors; ``sparkdl.spark.python_daemon`` has what a task does. It is a
+job over an RDD: the first plan of a DataFrame takes a second, in which the ETL may fill all slots.
+
+Spark starts a daemon per environment, and the environments of RDDs and of DataFrames differ in one variable. RDDs of an
+application that warms up get it too: both kinds of tasks then share daemons and workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+
+from pyspark.sql import SparkSession
+
+from sparkdl.errors import ClusterUnavailable
+from sparkdl.spark.jvm import GONE, job_description
+from sparkdl.spark.python_daemon import load_pytorch
+from sparkdl.spark.resources import executors, find_slots, wait_for_slots
+
+logger = logging.getLogger(__name__)
+
+_warm: set[tuple[str, str]] = set()  # application and executor
+_lock = threading.Lock()
+
+
+def warm_up(spark: SparkSession, size: int = 1, *, timeout: float = 120.0) -> None:
+    """Warm up new executors in the background, as soon as they have ``size`` slots or after ``timeout`` seconds."""
+    if spark.conf.get("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled") == "true":
+        spark.sparkContext.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
+    if _cold(spark):
+        threading.Thread(target=_run, args=(spark, size, timeout), name="sparkdl-warm-up", daemon=True).start()
+
+
+def _cold(spark: SparkSession) -> set[tuple[str, str]]:
+    application = str(spark.sparkContext.applicationId)
+    return {(application, executor) for executor in executors(spark)} - _warm
+
+
+def _run(spark: SparkSession, size: int, timeout: float) -> None:
+    try:
+        with suppress(ClusterUnavailable):
+            wait_for_slots(spark, size, timeout=timeout, report=lambda what, seconds: None)
+        with _lock:
+            cold = _cold(spark)
+            _warm.update(cold)
+        if cold:
+            slots = [*range(find_slots(spark).now or size)]  # the tasks of a range would read their input
+            with job_description(spark, "sparkdl: load PyTorch"):
+                spark.sparkContext.parallelize(slots, len(slots)).mapPartitions(load_pytorch).count()
+    except GONE:  # what is wrong fails the job that needs the workers, too
+        logger.debug("no warm-up", exc_info=True)
