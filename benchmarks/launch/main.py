@@ -20,6 +20,7 @@ from benchmarks.measurements import run_measurements
 from benchmarks.pairs import Pairs, Side, interleave, options, seconds
 from benchmarks.session import materialised, samples, session
 
+BAR = "at most 1"
 _APPLICATIONS = "benchmarks.launch.applications:"
 _OWN_DAEMON = {"spark.python.daemon.module": "pyspark.daemon"}
 
@@ -123,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--fresh-rounds", type=int, default=3, help="rounds of fresh applications (default %(default)s)"
     )
     measures = {function.__name__: function for function in (warm_fit, drained_job, first_fit, etl, first_udf)}
-    run_measurements(parser, measures, arguments, bar="at most 1")
+    run_measurements(parser, measures, arguments, bar=BAR)
 
 
 if __name__ == "__main__":

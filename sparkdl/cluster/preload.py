@@ -18,10 +18,12 @@ def preload() -> None:
         ImportError: torch or numpy is not installed.
         RuntimeError: this process has several threads, whose locks would stay locked in its children.
     """
-    gc.disable()  # it takes a quarter of the imports' time
-    import numpy as np
-    import torch._dynamo  # noqa: F401 - the first optimizer of a process imports it
-
+    gc.disable()  # collections take a quarter of the imports' time
+    try:
+        import numpy as np
+        import torch._dynamo  # noqa: F401 - the first optimizer of a process imports it
+    finally:
+        gc.enable()
     os.register_at_fork(after_in_child=np.random.seed)  # or all workers would draw the same numbers
     if (pid := os.fork()) == 0:  # OpenBLAS ends its threads before a fork, and restarts them on demand
         os._exit(0)
@@ -29,6 +31,5 @@ def preload() -> None:
         os.waitpid(pid, 0)
     gc.collect()  # freeze would keep existing garbage for ever
     gc.freeze()
-    gc.enable()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         raise RuntimeError(f"process {os.getpid()} has {threads} threads; expected 1 before it forks workers.")

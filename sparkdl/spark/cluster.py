@@ -31,7 +31,7 @@ from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS, job_description
 from sparkdl.spark.resources import check, check_encryption, check_setting, find_slots, setting, wait_for_slots
 from sparkdl.spark.tasks import SparkTaskRunner
-from sparkdl.spark.warm_up import warm_up
+from sparkdl.spark.warm_up import await_warm_up, warm_up
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import level_of
@@ -123,6 +123,7 @@ class SparkCluster:
             failures.waiting(what, seconds)
 
         wait_for_slots(self._spark, size, timeout=self._resource_timeout, report=waiting)
+        await_warm_up(self._spark, size)
         task = WorkerTask(
             ship(work),
             size,
@@ -266,7 +267,7 @@ class _FailureListener:
             self._alarm.cancel()
 
 
-def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, daemon: str) -> Exception:
+def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, daemon: str = "") -> Exception:
     """The error behind Spark's, the most certain cause first; ``daemon`` is the module of the Python daemon, if set."""
     if watch.gave_up is not None:
         return ClusterUnavailable(

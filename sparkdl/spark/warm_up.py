@@ -22,6 +22,7 @@ from sparkdl.spark.resources import executors, find_slots, wait_for_slots
 
 logger = logging.getLogger(__name__)
 
+_NAME = "sparkdl-warm-up"  # of threads
 _warm: set[tuple[str, str]] = set()  # application and executor
 _lock = threading.Lock()
 
@@ -31,7 +32,18 @@ def warm_up(spark: SparkSession, size: int = 1, *, timeout: float = 120.0) -> No
     if spark.conf.get("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled") == "true":
         spark.sparkContext.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
     if _cold(spark):
-        threading.Thread(target=_run, args=(spark, size, timeout), name="sparkdl-warm-up", daemon=True).start()
+        threading.Thread(target=_run, args=(spark, size, timeout), name=_NAME, daemon=True).start()
+
+
+def await_warm_up(spark: SparkSession, size: int, *, limit: float = 10.0) -> None:
+    """Wait until running warm-ups end, if there are more slots than ``size``.
+
+    The gang would otherwise get the slots that warm-up tasks leave free, perhaps all of them on one host.
+    """
+    if (find_slots(spark).now or 0) > size:
+        for thread in threading.enumerate():
+            if thread.name == _NAME:
+                thread.join(limit)
 
 
 def _cold(spark: SparkSession) -> set[tuple[str, str]]:
