@@ -209,7 +209,7 @@ def tuning(execute, folder, spark):
     from sparkdl import TorchClassifier
 
     clf = TorchClassifier(model=Net, numWorkers=2, epochs=1)
-    names = execute({"clf": clf, **frames(spark)})
+    names = execute({"clf": clf, "spark": spark, **frames(spark)})
     assert set(names["report"]) >= {"verdict", "phases", "skew_by_rank", "slowest_rank", "train_seconds"}
     assert spark.read.parquet(f"{folder}/scored").columns == ["features", "label", "held_out", "prediction"]
 
