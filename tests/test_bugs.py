@@ -29,7 +29,7 @@ from sparkdl.ml.persistence.param_values import allowed_types
 from sparkdl.ml.run import Run
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
-from sparkdl.rounds.evaluate import as_only_shard, mass_of
+from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_solvers import ConjugateGradient
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import flatten
@@ -89,7 +89,7 @@ def test_client_weighed_as_much_as_its_shard() -> None:
     # The weight of a subset was the sum over the whole shard: all clients of a shard had the same share.
     shard = as_only_shard(algorithm_contract.shards_of(90)[0], algorithm_contract.objective().criterion())
     weights = torch.from_numpy(algorithm_contract.data()["w"])
-    assert mass_of(shard.subset(torch.arange(10), (10,))) == pytest.approx(float(weights[:10].sum()))
+    assert shard.subset(torch.arange(10), (10,)).mass() == pytest.approx(float(weights[:10].sum()))
 
 
 def test_failed_line_search_forgot_its_best_point() -> None:
@@ -154,7 +154,7 @@ def test_lost_events_of_round_tasks_were_not_counted(spark, monkeypatch, does) -
     assert min(lost.values()) > 0
 
 
-WATCH = SimpleNamespace(gave_up=None)
+WATCH = SimpleNamespace(gave_up=None, cancelled=False)
 CRASH = PySparkException("Could not recover from a failed barrier ResultStage: ResultTask(5, 1) crashed\n\tat a.b")
 
 

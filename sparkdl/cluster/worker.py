@@ -105,7 +105,10 @@ def run_worker(
     recorder = Recorder(task.endpoint, rank=rank, attempt=task.attempt, fallback=task.fallback, listener=listener)
     level = None if listener is not None else task.level  # log records of the driver's own process need no sending
     with recording(recorder), forwarding(level), torch_threads(task.threads):
-        gc.freeze()  # exempts existing objects from garbage collection: torch alone has half a million to search
+        # Exempts existing objects from garbage collection, for the gang: torch alone has half a million to search. A
+        # process that keeps its imports exempt, such as Spark's Python worker, has done it already.
+        if freezes := not gc.get_freeze_count():
+            gc.freeze()
         try:
             result = worker.run(recorder, batches)
         finally:
@@ -114,7 +117,8 @@ def run_worker(
                 # DistributedDataParallel would hold it, and could deadlock.
                 worker.world.process_group = None
             recorder.close()
-            gc.unfreeze()
+            if freezes:
+                gc.unfreeze()
             # A Python worker outlives the gang, and glibc would keep 100 MB of freed memory.
             if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
                 trim(0)

@@ -13,7 +13,7 @@ from sparkdl.data.batch import Batch, Ragged, Rows, promote_ints
 from sparkdl.data.columns import Columns
 from sparkdl.data.prefetch import prefetch
 from sparkdl.data.sampler import Plan, generator
-from sparkdl.data.shard import Shard, numbers, target_of
+from sparkdl.data.shard import Shard, converted, target_of
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 
@@ -122,7 +122,7 @@ def stored_batch(shard: Shard, chosen: slice | Tensor, device: torch.device | No
     return Batch(
         inputs=tuple([tensors[column.name] for column in shard.columns.inputs]),
         target=target_of(tensors, shard.columns),
-        weights=None if weight is None else numbers(tensors, weight.name),
+        weights=None if weight is None else converted(tensors, weight),
         denominators=denominators,
         rows=rows,
         weight=float(rows) if denominators is None else float(denominators.sum()),

@@ -50,6 +50,7 @@ class InputColumn:
     decode: Callable[[bytes], Any] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", str(self.name))  # np.str_ is no plain JSON
         if self.dtype is not None and self.dtype not in DTYPES:
             raise InvalidInput(f"column {self.name!r} has dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}.")
         if self.shape is not None:
@@ -106,24 +107,47 @@ class Columns:
             return () if self.target is None else (self.target,)
         return tuple(replace(column, dtype=column.dtype or self.floating, shape=()) for column in self.target)
 
+    @property
+    def others(self) -> tuple[InputColumn, ...]:
+        """The columns that are no inputs, in the order of the fields."""
+        single = (self.weight, self.validation, self.row_id, self.client)
+        return (*self.targets, *(column for column in single if column is not None))
+
+    @property
+    def _free(self) -> set[str]:
+        return {column.name for column in self.inputs if column.dtype is None}
+
     def __iter__(self) -> Iterator[InputColumn]:
         """Every column once, in the order of the fields; several uses of a column are merged.
 
         Raises:
             InvalidInput: two uses of a column need different dtypes or shapes, or a column that is no input is ragged.
         """
-        single = (self.weight, self.validation, self.row_id, self.client)
-        others = (*self.targets, *(column for column in single if column is not None))
         merged: dict[str, InputColumn] = {}
-        for column in (*self.inputs, *others):
-            merged[column.name] = _merge(merged.get(column.name, column), column)
-        for column in others:
+        for column in (*self.inputs, *self.others):
+            # An input without a dtype keeps the column's own, which the other uses convert.
+            free = column.name in self._free and column not in self.inputs
+            use = replace(column, dtype=None) if free else column
+            merged[use.name] = _merge(merged.get(use.name, use), use)
+        for column in self.others:
             if merged[column.name].ragged is not None:
                 raise InvalidInput(
                     f"column {column.name!r} is ragged; expected one length, since only input columns can be ragged. "
                     "Select the column a second time under another name, with one length."
                 )
         return iter(merged.values())
+
+    def check_fractions(self, fractions: Callable[[str], bool]) -> None:
+        """Raise InvalidInput if a column is an input with fractions and has another use, which needs integers.
+
+        ``fractions`` tells whether the type of a column has them.
+        """
+        for column in self.others:
+            if column.dtype == "int64" and column.name in self._free and fractions(column.name):
+                raise InvalidInput(
+                    f"column {column.name!r} is an input, as {self.floating}, and a class label or an id, as int64; "
+                    "select it a second time under another name."
+                )
 
     def check(self, schema: pa.Schema) -> None:
         """Check every column against an Arrow schema.
@@ -140,6 +164,7 @@ class Columns:
             reason = _refusal(kind, column)
             if reason is not None:
                 raise InvalidInput(f"column {column.name!r} has type {str(kind)[:200]}; {reason}")
+        self.check_fractions(lambda name: pa.types.is_floating(schema.field(name).type))
 
 
 def _merge(one: InputColumn, two: InputColumn) -> InputColumn:

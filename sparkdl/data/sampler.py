@@ -27,12 +27,14 @@ class Plan:
         batch_size: rows of the GLOBAL batch.
         seed: seed of the permutations.
         shuffle: False takes each shard in row-id order.
+        drop_last: whether an epoch leaves out its last step if that has fewer rows, unless it is the only one.
     """
 
     rows: tuple[int, ...]
     batch_size: int
     seed: int = 0
     shuffle: bool = True
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -46,7 +48,7 @@ class Plan:
     @property
     def steps(self) -> int:
         """Steps of an epoch, equal on all workers."""
-        return -(-self.total // self.batch_size)
+        return (self.drop_last and self.total // self.batch_size) or -(-self.total // self.batch_size)
 
     def size(self, step: int) -> int:
         """Rows of a step's global batch."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sparkdl.data.batch import Input
+from sparkdl.data.batch import DTYPES, Input
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
@@ -86,6 +86,14 @@ class Shard:
             terms = torch.empty(0, dtype=torch.float64)
         return self if terms is None else replace(self, denominators=terms)
 
+    def mass(self) -> float:
+        """The rows' weight in the loss: the sum of their denominator terms."""
+        if self.denominators is None:
+            return float(self.rows)
+        # In row-id order, on which the rounding of a sum depends. A subset's order leaves out other stored rows.
+        terms = self.denominators if self.order is None else self.denominators.index_select(0, self.order)
+        return float(terms.sum())
+
     def with_unit_denominators(self) -> Shard:
         """The shard with explicit denominator terms of 1, for a gang in which other shards have terms."""
         return replace(self, denominators=torch.ones(self._stored_rows(), dtype=torch.float64))
@@ -101,8 +109,14 @@ def numbers(tensors: Mapping[str, Input], name: str) -> Tensor:
     return tensor
 
 
+def converted(tensors: Mapping[str, Input], column: InputColumn) -> Tensor:
+    """The tensor of a column that is not ragged, in this use's dtype; an input of the same name may keep integers."""
+    tensor = numbers(tensors, column.name)
+    return tensor if column.dtype is None else tensor.to(DTYPES[column.dtype])
+
+
 def target_of(rows: Mapping[str, Input], columns: Columns) -> Tensor | None:
     """Target of some rows: one column's tensor, or several columns stacked to ``[rows, columns]``; None without one."""
     if columns.target is None or isinstance(columns.target, InputColumn):
-        return None if columns.target is None else numbers(rows, columns.target.name)
-    return torch.stack([numbers(rows, column.name) for column in columns.targets], 1)
+        return None if columns.target is None else converted(rows, columns.target)
+    return torch.stack([converted(rows, column) for column in columns.targets], 1)

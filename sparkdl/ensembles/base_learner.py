@@ -6,7 +6,7 @@ xgboost.spark, or a ``Pipeline`` that ends in one. Of a pipeline, the functions 
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from pyspark.ml import Estimator, Pipeline, PipelineModel
 from pyspark.ml.classification import Classifier
@@ -18,9 +18,7 @@ from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import TrainingParams
 from sparkdl.rounds import is_algorithm
-
-EstimatorKind = Literal["classifier", "regressor", "estimator"]
-"""Prediction type of a base: a class, a number, or the raw output of its model (``TorchEstimator``)."""
+from sparkdl.training.objective import OutputKind
 
 
 def leaf(base: Params) -> Params:
@@ -38,13 +36,13 @@ def leaf(base: Params) -> Params:
     return leaf(stages[-1])
 
 
-def kind_of(base: Estimator[Any]) -> EstimatorKind:
+def kind_of(base: Estimator[Any]) -> OutputKind:
     """Prediction type of a base; raises InvalidInput if the base is no estimator or does not predict."""
     if not isinstance(base, Estimator):
         raise InvalidInput(f"base is {base!r}; expected a pyspark.ml Estimator, such as TorchClassifier(...).")
     last: Any = leaf(base)
     if isinstance(last, TrainingParams):
-        return cast(EstimatorKind, last._kind)  # type: ignore[attr-defined]
+        return cast(OutputKind, last._kind)  # type: ignore[attr-defined]
     if isinstance(last, Classifier) or last.hasParam("probabilityCol") or last.hasParam("rawPredictionCol"):
         return "classifier"
     if isinstance(last, Regressor) or last.hasParam("predictionCol"):

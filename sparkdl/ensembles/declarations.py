@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.ml import Estimator
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Param
+from pyspark.ml.param.shared import HasParallelism, HasSeed, HasValidationIndicatorCol
 
 from sparkdl.ensembles.resampling.subspace import max_features
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param
@@ -39,7 +40,7 @@ class DisagreementParams(PredictionParams):
     disagreementCol: Param[str] = param("output column for the disagreement of the members; '' for none", to_string, "")
 
 
-class MembersParams(ConstructedParams):
+class MembersParams(ConstructedParams, HasSeed, HasParallelism):
     """Params of all ensembles."""
 
     seed: Param[int] = param("seed from which the seeds of all members derive", to_int, 0)
@@ -80,7 +81,7 @@ class BaggingParams(MembersParams):
     )
     bootstrap: Param[bool] = param(
         "whether a member may get a row several times. If rows repeat, a base with a weightCol gets weights instead of "
-        "copies",
+        "copies, but not a network, whose epoch has as many rows as are drawn",
         to_boolean,
         True,
         scope=Scope.ALL & ~Scope.PARTITIONED,
@@ -100,7 +101,7 @@ class BaggingParams(MembersParams):
     partitioned: Param[bool] = param("whether each partition trains one member on its own rows", to_boolean, False)
 
 
-class BoostingParams(MembersParams):
+class BoostingParams(MembersParams, HasValidationIndicatorCol):
     """The Params of ``Boosting``."""
 
     base: Param[Estimator[Any]] = param(

@@ -1,3 +1,5 @@
+# mypy: disable-error-code="assignment,override"
+# Params of pyspark.ml's mixins may be None here, and labelCol a list.
 """Generated from ``sparkdl.ensembles.declarations`` by ``sparkdl.ml.param_stubs``; do not edit."""
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from typing import Any
 from pyspark.ml import Estimator
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Param
+from pyspark.ml.param.shared import HasParallelism, HasSeed, HasValidationIndicatorCol
 from typing_extensions import Self
 
 from sparkdl.ml.param_declaration import ConstructedParams
@@ -18,7 +21,7 @@ class DisagreementParams(PredictionParams):
     def getDisagreementCol(self) -> str: ...
     def setDisagreementCol(self, value: str) -> Self: ...
 
-class MembersParams(ConstructedParams):
+class MembersParams(ConstructedParams, HasSeed, HasParallelism):
     seed: Param[int]
     runDir: Param[str | None]
     idCol: Param[str | None]
@@ -90,7 +93,7 @@ class BaggingParams(MembersParams):
     def getPartitioned(self) -> bool: ...
     def setPartitioned(self, value: bool) -> Self: ...
 
-class BoostingParams(MembersParams):
+class BoostingParams(MembersParams, HasValidationIndicatorCol):
     base: Param[Estimator[Any]]
     numModels: Param[int | None]
     learningRate: Param[float | None]

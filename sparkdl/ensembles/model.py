@@ -35,11 +35,12 @@ from sparkdl.ensembles.combine.vmap import VmapFactory
 from sparkdl.ensembles.declarations import DisagreementParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.inference.broadcast import ModelBroadcast
-from sparkdl.ml.inference.outputs import OutputKind, Outputs
+from sparkdl.ml.inference.outputs import Outputs, ScoredKind
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
+from sparkdl.spark.columns import check_frame
 
 Self = TypeVar("Self", bound="EnsembleModel")
 
@@ -105,12 +106,13 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         return cls(saved.numbered("members", saved.fields["members"]), **fields)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
         names = self._names(dataset)
         models = [model for model, weight in zip(self.models, self.weights, strict=True) if weight != 0]
         weights = tuple(weight for weight in self.weights if weight != 0)
         scorer = self._scorer(models, weights)
         if scorer is not None:
-            return with_outputs(dataset, scorer, self._shipment(scorer), names)
+            return with_outputs(dataset, scorer, self._shipment(scorer), names, self.numClasses)
         combining = Combining(self.rule, weights, self.intercept, bool(self.getDisagreementCol()))
         chain = SqlCombiner(models, combining, self._classes(models), self.getThresholds() if self._votes else None)
         return chain.with_outputs(dataset, names)
@@ -130,7 +132,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
                 f"disagreementCol is {self.getDisagreementCol()!r}, but members of a sum predict different quantities; "
                 "expected ''."
             )
-        self.check_free(dataset.columns, params)
+        self.check_free(dataset, params)
         return {one.name.removesuffix("PredictionCol").removesuffix("Col"): self.getOrDefault(one) for one in params}
 
     def _scorer(self, models: Sequence[Model], weights: tuple[float, ...]) -> Scorer | None:
@@ -140,11 +142,15 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         scorers: list[Scorer] = [member._scorer() for member in members]
         first, disagreement = scorers[0], bool(self.getDisagreementCol())
         kind, scalar = first.outputs.kind, first.outputs.scalar
-        if any(_needs(scorer) != _needs(first) for scorer in scorers) or self._votes != (kind == "classifier"):
+        if (
+            any(_needs(scorer) != _needs(first) for scorer in scorers)
+            or self._votes != (kind == "classifier")
+            or first.outputs.probabilities
+        ):
             return None
         if (self.rule == "hard" or disagreement) and any(member.getThresholds() is not None for member in members):
             return None  # with thresholds, a member may not predict the class of its largest score
-        meaning: OutputKind = "votes" if self._votes else kind
+        meaning: ScoredKind = "votes" if self._votes else kind
         combining = Combining(self.rule, weights, self.intercept, disagreement, same_type=meaning == "estimator")
         thresholds = self.getThresholds() if self._votes else None
         outputs = Outputs(
@@ -216,4 +222,11 @@ def _check_member(index: int, model: Any, rule: Rule) -> None:
 
 
 def _needs(scorer: Scorer) -> tuple[Any, ...]:
-    return scorer.outputs.kind, scorer.precision, scorer.columns, scorer.collate, scorer.outputs.scalar
+    return (
+        scorer.outputs.kind,
+        scorer.precision,
+        scorer.columns,
+        scorer.collate,
+        scorer.outputs.scalar,
+        scorer.outputs.probabilities,
+    )

@@ -28,7 +28,7 @@ from sparkdl.ml.params import PredictionParams
 from sparkdl.ml.persistence.nested_params import aliases, params_in
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 from sparkdl.ml.run import Run
-from sparkdl.spark.columns import ROW_ID, col
+from sparkdl.spark.columns import ROW_ID, check_frame, col
 from sparkdl.spark.fingerprint import fingerprint
 
 Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
@@ -82,6 +82,11 @@ class EnsembleParams(MembersParams, Saveable):
             values = {f"{owners.get(param.parent, '')} {param.name}": value for param, value in items}
             copied._map = None if self.runDir in extra else {**(self._map or {}), **values}
         return copied
+
+    def fit(self, dataset: DataFrame, params: Any = None) -> Any:
+        """Fit a model, or one for each param map; raises InvalidInput unless the data is a bounded Spark DataFrame."""
+        check_frame(dataset, bounded=True)
+        return super().fit(dataset, params)  # type: ignore[misc]
 
     def fitMultiple(self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]) -> Iterator[tuple[int, Any]]:
         """Fit a model for each param map; an empty map counts as a map."""

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params
+from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import InputColumn, listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.param_declaration import ValidatedParams
+from sparkdl.spark.columns import same_names
 
 Self = TypeVar("Self", bound="InputColumnParams")
 Copied = TypeVar("Copied", bound=Params)
@@ -29,14 +31,16 @@ def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn
 class OutputColumnParams(ValidatedParams):
     """Params that name output columns."""
 
-    def check_free(self, names: Sequence[str], params: Sequence[Param[Any]]) -> None:
-        """Check that the output columns that ``params`` name are distinct and not among the columns ``names``."""
-        taken = {*names}
+    def check_free(self, dataset: DataFrame, params: Sequence[Param[Any]]) -> None:
+        """Check that the output columns that ``params`` name are distinct and no columns of the data."""
+        taken = [*dataset.columns]
         for param in params:
             name = self.getOrDefault(param)
-            if name and name in taken:
-                raise InvalidInput(f"there is a column {name!r} already; drop it, or set {param.name} to another name.")
-            taken.add(name)
+            if name and (found := same_names(dataset, name, taken)):
+                raise InvalidInput(
+                    f"there is a column {found[0]!r} already; drop it, or set {param.name} to another name."
+                )
+            taken.append(name)
 
 
 class InputColumnParams(ValidatedParams):

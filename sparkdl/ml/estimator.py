@@ -16,7 +16,6 @@ from sparkdl.ml.column_params import described
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.gang_fit import fit_gang
-from sparkdl.ml.inference.outputs import EstimatorKind
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.param_declaration import Scope, with_default
 from sparkdl.ml.param_maps import ParamMapEstimator
@@ -29,9 +28,11 @@ from sparkdl.ml.run import Run
 from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
+from sparkdl.spark.columns import check_frame
 from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import ModelFactory, Objective
+from sparkdl.training.loss import as_module
+from sparkdl.training.objective import ModelFactory, Objective, OutputKind
 from sparkdl.training.strategies import Strategy
 
 
@@ -42,13 +43,14 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         InvalidInput: a Param has an invalid value.
     """
 
-    _kind: ClassVar[EstimatorKind] = "estimator"
+    _kind: ClassVar[OutputKind] = "estimator"
 
     def _take(self, values: dict[str, Any]) -> None:
         super()._take(values)
         self.getInputCols()  # raises if inputCols and featuresCol disagree
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
+        check_frame(dataset, bounded=True)
         start, fit = time.monotonic(), self.fit_spec(dataset)
         for name in self.changed_from_default(self._unused()):
             value, strategy = self.getOrDefault(name), self.getStrategy()
@@ -116,6 +118,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             factory=factory.factory if isinstance(factory, WarmStart) else factory,
             kind=self._kind,
             precision=self.getPrecision(),
+            probabilities=self._kind == "classifier" and isinstance(as_module(self.getLoss()), nn.BCELoss),
             **vars(fitted),
         )
         # As in pyspark: transform() accepts a map with Params of the estimator, so the model takes over its uid.
@@ -154,6 +157,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             cast(Strategy, self.getStrategy()),
             micro_batches=self.getMicroBatches(),
             measured=self.getTelemetry(),
+            drop_last=self.getDropLast(),
+            kind=self._kind,
             patience=self.getPatience(),
             callbacks=tuple(self.getCallbacks()),
             classes=self.classes(),
@@ -192,7 +197,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         return InputColumn(label, None if self._kind == "estimator" else floating if one_number else "int64")
 
     def _is_binary(self) -> bool:
-        return isinstance(self.getLoss(), nn.BCELoss | nn.BCEWithLogitsLoss)
+        return isinstance(as_module(self.getLoss()), nn.BCELoss | nn.BCEWithLogitsLoss)
 
     def classes(self) -> Classes | None:
         """The classes that labels are checked against, from the Params; None if labels are no class indices."""
@@ -220,11 +225,11 @@ class TorchClassifier(DistributedEstimator):
     """Trains a classifier; labels are class indices from 0, the default loss is cross-entropy.
 
     The module returns one score per class, ``[B, classes]``, or with ``BCEWithLogitsLoss`` one score, ``[B]`` or
-    ``[B, 1]``. Several label columns hold the probabilities of the classes. The fitted model writes ``rawPrediction``
-    and ``probability`` vectors, and ``prediction``, a double.
+    ``[B, 1]``; with ``BCELoss`` this is the probability of class 1. Several label columns hold the probabilities of the
+    classes. The fitted model writes ``rawPrediction`` and ``probability`` vectors, and ``prediction``, a double.
     """
 
-    _kind: ClassVar[EstimatorKind] = "classifier"
+    _kind: ClassVar[OutputKind] = "classifier"
     loss = with_default(TrainingParams.loss, nn.CrossEntropyLoss())
 
     def classes(self) -> Classes | None:
@@ -236,7 +241,7 @@ class TorchClassifier(DistributedEstimator):
             if count not in (None, 2):
                 raise InvalidInput(f"numClasses is {count}; expected 2: {self.getLoss()} is for two classes.")
             count = 2
-        return Classes(count, getattr(self.getLoss(), "ignore_index", None))
+        return Classes(count, getattr(as_module(self.getLoss()), "ignore_index", None))
 
 
 class TorchRegressor(DistributedEstimator):
@@ -245,5 +250,5 @@ class TorchRegressor(DistributedEstimator):
     The module returns ``[B]`` or ``[B, 1]``. The fitted model writes ``prediction``, a double.
     """
 
-    _kind: ClassVar[EstimatorKind] = "regressor"
+    _kind: ClassVar[OutputKind] = "regressor"
     loss = with_default(TrainingParams.loss, nn.MSELoss())

@@ -40,10 +40,10 @@ class FitSpec:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of a fit: arguments of ``TorchModel``."""
+    """The result of a fit: arguments of ``TorchModel``; ``output`` is the shape of one row of the module's output."""
 
     weights: bytes
     history: list[dict[str, Any]]
     report: dict[str, Any]
-    scalar: bool
+    output: list[int] | None
     signature: Signature | None

@@ -19,7 +19,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
-from sparkdl.ml.report import make_report, scalar_output
+from sparkdl.ml.report import make_report
 from sparkdl.ml.run import Run
 from sparkdl.training.spec import Trained
 
@@ -43,7 +43,7 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
         workers[0].weights,
         workers[0].history,
         make_report(workers, time.monotonic() - start, supervisor),
-        scalar_output([worker.report["output"] for worker in workers]),
+        next((worker.report["output"] for worker in workers if worker.report["output"] is not None), None),
         next((worker.report["inputs"] for worker in workers if worker.report["inputs"]), None),
     )
 

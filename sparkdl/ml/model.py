@@ -14,15 +14,16 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.column_params import described
 from sparkdl.ml.inference.broadcast import ModelBroadcast
-from sparkdl.ml.inference.outputs import EstimatorKind, Outputs
+from sparkdl.ml.inference.outputs import Outputs
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.params import OutputParams
 from sparkdl.ml.persistence.architecture import load_architecture, save_architecture
 from sparkdl.ml.persistence.export import Program, Signature, examples, export
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
+from sparkdl.spark.columns import check_frame
 from sparkdl.spark.jvm import qualify
-from sparkdl.training.objective import ModelFactory
+from sparkdl.training.objective import ModelFactory, OutputKind
 
 
 class TorchModel(OutputParams, Saveable, Model):
@@ -35,7 +36,8 @@ class TorchModel(OutputParams, Saveable, Model):
         precision: the precision of the training.
         history: as the attribute.
         report: as the attribute.
-        scalar: whether the module's output is one number per row.
+        output: the shape of one row of the module's output; None if unknown.
+        probabilities: whether a classifier's module returns the probability of class 1, as ``nn.BCELoss`` needs it.
         signature: the shape of a row and the dtype's name of each input, such as ``([28, 28], "float32")``; an export
             needs it. None if unknown.
 
@@ -50,18 +52,30 @@ class TorchModel(OutputParams, Saveable, Model):
         *,
         factory: ModelFactory | nn.Module,
         weights: bytes,
-        kind: EstimatorKind = "estimator",
+        kind: OutputKind = "estimator",
         precision: str = "fp32",
         history: list[dict[str, Any]] | None = None,
         report: dict[str, Any] | None = None,
-        scalar: bool = False,
+        output: list[int] | None = None,
+        probabilities: bool = False,
         signature: Signature | None = None,
     ) -> None:
         super().__init__()
         self._factory, self._weights, self._signature = factory, weights, signature
-        self._kind, self._precision, self._scalar = kind, precision, scalar
+        self._kind, self._precision, self._output, self._probabilities = kind, precision, output, probabilities
         self._shipment = ModelBroadcast()
         self.history, self.report = history or [], report or {}
+
+    @property
+    def numClasses(self) -> int | None:
+        """The number of a classifier's classes; None if the output's shape is unknown."""
+        if self._kind != "classifier":
+            raise AttributeError(f"the model of a {self._kind} has no classes.")
+        return 2 if self._scalar else None if self._output is None else self._output[-1]
+
+    @property
+    def _scalar(self) -> bool:
+        return self._output in ([], [1])
 
     def module(self) -> nn.Module:
         """The trained module on the CPU, in evaluation mode."""
@@ -73,7 +87,8 @@ class TorchModel(OutputParams, Saveable, Model):
         return written, fields | {
             "kind": self._kind,
             "precision": self._precision,
-            "scalar": self._scalar,
+            "output": self._output,
+            "probabilities": self._probabilities,
             "signature": self._signature,
             "history": self.history,
             "report": self.report,
@@ -83,7 +98,8 @@ class TorchModel(OutputParams, Saveable, Model):
     def restored(cls, saved: Saved) -> TorchModel:
         """The model without its Params."""
         factory, weights = load_architecture(saved)
-        fields = {name: saved.fields[name] for name in ("kind", "precision", "history", "report", "scalar")}
+        names = ("kind", "precision", "history", "report", "output", "probabilities")
+        fields = {name: saved.fields[name] for name in names}
         signature = saved.fields["signature"] and [
             (list(shape), str(dtype)) for shape, dtype in saved.fields["signature"]
         ]
@@ -117,15 +133,23 @@ class TorchModel(OutputParams, Saveable, Model):
         floating = "float64" if self._precision == "fp64" else "float32"
         columns = Columns(described(self.getInputCols(), self.getColumnSpecs()), floating=floating)
         thresholds, vectors = self.getThresholds(), bool(self.getRawPredictionCol() or self.getProbabilityCol())
-        outputs = Outputs(self._kind, None if thresholds is None else tuple(thresholds), self._scalar, vectors)
+        outputs = Outputs(
+            self._kind,
+            None if thresholds is None else tuple(thresholds),
+            scalar=self._scalar,
+            vectors=vectors,
+            probabilities=self._probabilities,
+        )
         return Scorer(self._factory, self._weights, outputs, self._precision, columns, self.getCollate())
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         vectors = [self.rawPredictionCol, self.probabilityCol] if self._kind == "classifier" else []
-        self.check_free(dataset.columns, [self.predictionCol, *vectors])
+        check_frame(dataset)
+        self.check_free(dataset, [self.predictionCol, *vectors])
         if self._kind != "classifier" and self.getThresholds() is not None:
             warnings.warn(f"thresholds is ignored: this model is a {self._kind}, not a classifier.", stacklevel=3)
-        return with_outputs(dataset, self._scorer(), self._shipment, self._output_names())
+        classes = self.numClasses if self._kind == "classifier" else None
+        return with_outputs(dataset, self._scorer(), self._shipment, self._output_names(), classes)
 
     def _output_names(self) -> dict[str, str]:
         return {

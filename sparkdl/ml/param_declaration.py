@@ -128,7 +128,8 @@ class ValidatedParams(Params):
             if declared.name in cls.__annotations__:
                 [declared.kind] = get_args(inspect.get_annotations(cls, eval_str=True)[declared.name]) or [Any]
             for accessor in _accessors(declared):
-                if not hasattr(cls, accessor.__name__):
+                owner = next((place for place in cls.__mro__ if accessor.__name__ in vars(place)), Params)
+                if not issubclass(owner, ValidatedParams):  # replaces those of pyspark.ml's mixins
                     accessor.__qualname__ = f"{cls.__qualname__}.{accessor.__name__}"
                     accessor.__module__ = cls.__module__
                     setattr(cls, accessor.__name__, accessor)
@@ -136,7 +137,7 @@ class ValidatedParams(Params):
     @classmethod
     def declared(cls) -> dict[str, Declared]:
         """The declarations of this class and its bases by name, grouped by the class that first declares them."""
-        first = {name: place for place in cls.__mro__ for name in vars(place)}
+        first = {param.name: place for place in cls.__mro__ for param in own_params(place)}
         names = [param.name for place in cls.__mro__ for param in own_params(place) if first[param.name] is place]
         return {name: param for name in names if isinstance(param := getattr(cls, name), Declared)}
 

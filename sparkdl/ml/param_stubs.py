@@ -18,7 +18,10 @@ from types import ModuleType
 
 from sparkdl.ml.param_declaration import ConstructedParams, Declared, ValidatedParams, own_params
 
-_HEADER = '"""Generated from ``{name}`` by ``sparkdl.ml.param_stubs``; do not edit."""\n'
+_HEADER = '''# mypy: disable-error-code="assignment,override"
+# Params of pyspark.ml's mixins may be None here, and labelCol a list.
+"""Generated from ``{name}`` by ``sparkdl.ml.param_stubs``; do not edit."""
+'''
 _LITERALS = (str, int, float, bool, type(None))
 
 

@@ -25,8 +25,8 @@ def by_value(convert: Callable[[Any], Any]) -> Converter:
 to_int = by_value(TypeConverters.toInt)
 to_float = by_value(TypeConverters.toFloat)
 to_boolean = by_value(TypeConverters.toBoolean)
-to_string = by_value(TypeConverters.toString)
-to_strings = by_value(TypeConverters.toListString)
+to_string = by_value(lambda value: str(TypeConverters.toString(value)))  # np.str_ is no plain JSON
+to_strings = by_value(lambda value: [*map(str, TypeConverters.toListString(value))])
 to_list = by_value(lambda value: list(TypeConverters.toList(value)))  # toList returns a list as it is, without a copy
 
 
@@ -82,7 +82,7 @@ to_thresholds = checked(
 to_labels = checked(
     lambda names: isinstance(names, str) or 0 < len(names) == len({*names}),
     "the name of a column, or distinct names",
-    by_value(lambda value: value if isinstance(value, str) else TypeConverters.toListString(value)),
+    by_value(lambda value: str(value) if isinstance(value, str) else [*map(str, TypeConverters.toListString(value))]),
 )
 to_strategy = checked(
     lambda value: not isinstance(value, type) and (callable(getattr(value, "attach", None)) or is_algorithm(value)),

@@ -11,6 +11,18 @@ from typing import Any
 
 import torch
 from pyspark.ml.param import Param
+from pyspark.ml.param.shared import (
+    HasFeaturesCol,
+    HasInputCols,
+    HasLabelCol,
+    HasPredictionCol,
+    HasProbabilityCol,
+    HasRawPredictionCol,
+    HasSeed,
+    HasThresholds,
+    HasValidationIndicatorCol,
+    HasWeightCol,
+)
 from torch import nn
 
 from sparkdl.data.columns import InputColumn
@@ -50,7 +62,7 @@ _ONLY_ROUNDS = ~(Scope.GANG | Scope.TASK | Scope.RUN)
 _RESTARTS = Scope.GANG | Scope.MEMBERS
 
 
-class PredictionParams(OutputColumnParams):
+class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol, HasThresholds):
     """Output columns of a model."""
 
     thresholds: Param[list[float] | None] = param(
@@ -67,7 +79,7 @@ class PredictionParams(OutputColumnParams):
     )
 
 
-class OutputParams(InputColumnParams, PredictionParams):
+class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInputCols):
     """Input and output columns, shared by estimators and models."""
 
     inputCols: Param[list[str]] = param(
@@ -130,7 +142,7 @@ class RunParams(ConstructedParams):
     )
 
 
-class TrainingParams(OutputParams, RunParams):
+class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasValidationIndicatorCol, HasSeed):
     """The model, its objective and its training."""
 
     model: Param[ModelFactory | nn.Module] = param(
@@ -171,6 +183,12 @@ class TrainingParams(OutputParams, RunParams):
         "workers of a gang, or shards of rounds; one task each", at_least(1), 1, ~(Scope.RUN | Scope.PIPELINE)
     )
     batchSize: Param[int] = param("rows of the GLOBAL batch", at_least(1), 256, _NOT_IN_ROUNDS)
+    dropLast: Param[bool] = param(
+        "whether an epoch leaves out its last step if that has fewer rows than batchSize, unless it is the only one",
+        to_boolean,
+        False,
+        _NOT_IN_ROUNDS,
+    )
     epochs: Param[int] = param("passes over the data", at_least(1), 1, _NOT_IN_ROUNDS & ~Scope.RUN)
     seed: Param[int] = param("seed of weights, permutations and dropout", to_int, 0)
     device: Param[str] = param("cpu or cuda", one_of(("cpu", "cuda")), "cpu")

@@ -1,3 +1,5 @@
+# mypy: disable-error-code="assignment,override"
+# Params of pyspark.ml's mixins may be None here, and labelCol a list.
 """Generated from ``sparkdl.ml.params`` by ``sparkdl.ml.param_stubs``; do not edit."""
 
 from __future__ import annotations
@@ -6,6 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.ml.param import Param
+from pyspark.ml.param.shared import (
+    HasFeaturesCol,
+    HasInputCols,
+    HasLabelCol,
+    HasPredictionCol,
+    HasProbabilityCol,
+    HasRawPredictionCol,
+    HasSeed,
+    HasThresholds,
+    HasValidationIndicatorCol,
+    HasWeightCol,
+)
 from torch import nn
 from typing_extensions import Self
 
@@ -17,7 +31,7 @@ from sparkdl.training.loss import LossFunction
 from sparkdl.training.objective import ModelFactory, OptimizerFactory, SchedulerFactory
 from sparkdl.training.strategies import Strategy
 
-class PredictionParams(OutputColumnParams):
+class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol, HasThresholds):
     thresholds: Param[list[float] | None]
     predictionCol: Param[str]
     rawPredictionCol: Param[str]
@@ -31,7 +45,7 @@ class PredictionParams(OutputColumnParams):
     def getProbabilityCol(self) -> str: ...
     def setProbabilityCol(self, value: str) -> Self: ...
 
-class OutputParams(InputColumnParams, PredictionParams):
+class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInputCols):
     inputCols: Param[list[str]]
     featuresCol: Param[str]
     columnSpecs: Param[list[InputColumn]]
@@ -80,7 +94,7 @@ class RunParams(ConstructedParams):
     def getLogLevel(self) -> str: ...
     def setLogLevel(self, value: str) -> Self: ...
 
-class TrainingParams(OutputParams, RunParams):
+class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasValidationIndicatorCol, HasSeed):
     model: Param[ModelFactory | nn.Module]
     loss: Param[LossFunction | nn.Module]
     optimizer: Param[OptimizerFactory]
@@ -93,6 +107,7 @@ class TrainingParams(OutputParams, RunParams):
     idCol: Param[str | None]
     numWorkers: Param[int]
     batchSize: Param[int]
+    dropLast: Param[bool]
     epochs: Param[int]
     seed: Param[int]
     device: Param[str]
@@ -119,6 +134,7 @@ class TrainingParams(OutputParams, RunParams):
         idCol: str | None = None,
         numWorkers: int = 1,
         batchSize: int = 256,
+        dropLast: bool = False,
         epochs: int = 1,
         seed: int = 0,
         device: str = "cpu",
@@ -165,6 +181,7 @@ class TrainingParams(OutputParams, RunParams):
         idCol: str | None = None,
         numWorkers: int = 1,
         batchSize: int = 256,
+        dropLast: bool = False,
         epochs: int = 1,
         seed: int = 0,
         device: str = "cpu",
@@ -220,6 +237,8 @@ class TrainingParams(OutputParams, RunParams):
     def setNumWorkers(self, value: int) -> Self: ...
     def getBatchSize(self) -> int: ...
     def setBatchSize(self, value: int) -> Self: ...
+    def getDropLast(self) -> bool: ...
+    def setDropLast(self, value: bool) -> Self: ...
     def getEpochs(self) -> int: ...
     def setEpochs(self, value: int) -> Self: ...
     def getSeed(self) -> int: ...

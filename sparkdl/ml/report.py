@@ -12,11 +12,6 @@ from sparkdl.telemetry.bottlenecks import spending
 from sparkdl.training.spec import Trained
 
 
-def scalar_output(shapes: Sequence[list[int] | None]) -> bool:
-    """Whether an output row is one number, from its shape on each worker or shard; None if it had no row or tensor."""
-    return next((shape in ([], [1]) for shape in shapes if shape is not None), True)
-
-
 def make_report(workers: list[Trained], seconds: float, supervisor: Supervisor) -> dict[str, Any]:
     """Summarize the results of a gang's workers, in rank order; ``seconds`` is the wall time of the whole fit."""
     reports, last = [worker.report for worker in workers], workers[0].history[-1]

@@ -21,7 +21,7 @@ from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.persistence.describe import describe
-from sparkdl.ml.report import rates, scalar_output, shares
+from sparkdl.ml.report import rates, shares
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
@@ -51,6 +51,7 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
             max_seconds=fit.max_seconds,
             patience=training.patience,
             classes=training.classes,
+            kind=training.kind,
             transforms=Transforms(training.collate, augment, training.objective.criterion().denominators) or None,
             listener=lambda row: watch.logbook.note("round", {**row, "rounds": min(limits, default=None)}),
             restored=lambda rows: watch.logbook.note("restored", {"history": rows}),
@@ -68,7 +69,7 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
         warnings.warn(f"{type(algorithm).__name__} {status}. The model has the best weights so far.", stacklevel=3)
     report = _report(rounds, history, time.monotonic() - start)
     weights = pack(module_of(training.objective, state["weights"]))
-    return Fitted(weights, history, report, scalar_output([rounds.summary.output]), rounds.summary.inputs)
+    return Fitted(weights, history, report, rounds.summary.output, rounds.summary.inputs)
 
 
 def _check(fit: FitSpec, algorithm: Algorithm) -> None:

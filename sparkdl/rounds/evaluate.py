@@ -65,14 +65,6 @@ def batches(shard: Shard, size: int | None = None) -> Iterator[Batch]:
             yield batch
 
 
-def mass_of(shard: Shard) -> float:
-    """``M_k`` of a single shard."""
-    if shard.denominators is None:
-        return float(shard.rows)
-    # In row-id order, on which the rounding of a sum depends. A subset's order leaves out other stored rows.
-    return float((shard.denominators if shard.order is None else shard.denominators.index_select(0, shard.order)).sum())
-
-
 def summed_losses(objective: Objective, module: nn.Module, shard: Shard) -> Iterator[tuple[Tensor, float]]:
     """The summed loss and the mass of each batch of a single shard, in evaluation mode, for backward passes."""
     criterion = objective.criterion()

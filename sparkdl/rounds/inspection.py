@@ -19,7 +19,8 @@ from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.training.dataloader import check_split
 from sparkdl.training.labels import Classes, check_bounds, label_bounds
-from sparkdl.training.objective import Objective, forward, output_shape, row_shapes, trained
+from sparkdl.training.objective import Objective, OutputKind, trained
+from sparkdl.training.probe import probe
 
 _PROBE = 2  # rows of the trial batch
 
@@ -42,6 +43,7 @@ class InspectShard:
     objective: Objective
     classes: Classes | None = None
     transforms: Transforms | None = None
+    kind: OutputKind | None = None
 
     reduce = staticmethod(add)
 
@@ -50,20 +52,22 @@ class InspectShard:
         validation = 0 if shard.columns.validation is None else len(shard.split()[1])
         bounds = None if self.classes is None else label_bounds(shard, self.classes)
         note = {"fingerprint": str(fingerprint(shard)), "rows": (shard.rows - validation, validation), "bounds": bounds}
-        return {}, note | {"columns": shard.columns} | self._probe(shard)
+        training = as_only_shard(shard, self.objective.criterion())
+        training = training if shard.columns.validation is None else training.subset(shard.split()[0], shard.shard_rows)
+        return {}, note | {"columns": shard.columns, "mass": training.mass()} | self._probe(shard)
 
     def _probe(self, shard: Shard) -> dict[str, Any]:
         if not shard.rows:
             return {"inputs": None, "output": None}
         criterion = self.objective.criterion()
         shard = as_only_shard(shard, criterion)
+        batch = stored_batch(shard, _probed(shard))
+        batch = self.transforms(batch, generator(0)) if self.transforms else batch
         with torch.random.fork_rng(devices=[]):
-            batch = stored_batch(shard, _probed(shard))
-            batch = self.transforms(batch, generator(0)) if self.transforms else batch
-            output = forward(self.objective.build().eval(), batch.inputs)
+            output, summary = probe(self.objective.build(), batch, self.kind)
             if batch.weight:  # else there is no mean
                 trained(criterion(output, batch))
-        return {"inputs": row_shapes(batch.inputs), "output": output_shape(output)}
+        return summary
 
 
 def _probed(shard: Shard) -> Tensor:
@@ -85,7 +89,8 @@ def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:
     columns: Columns = notes[0]["columns"]
     if work.classes is not None:
         check_bounds([note["bounds"] for note in notes], columns, work.classes)
-    check_split(sum(training), None if columns.validation is None else sum(validation))
+    mass = sum(note["mass"] for note in notes)
+    check_split(sum(training), None if columns.validation is None else sum(validation), mass)
     inputs, output = ([note[name] for note in notes if note[name] is not None] for name in ("inputs", "output"))
     fingerprints = tuple(note["fingerprint"] for note in notes)
     return DataSummary(fingerprints, training, validation, next(iter(inputs), None), next(iter(output), None))

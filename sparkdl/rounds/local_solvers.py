@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.evaluate import mass_of, summed_losses
+from sparkdl.rounds.evaluate import summed_losses
 from sparkdl.rounds.hyperparameters import check, check_at_least, check_integers
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import pieces, trainable
@@ -218,7 +218,7 @@ class LocalSGDSolver:
     def solve(self, problem: Problem) -> None:
         """Set the module to the result of the epochs."""
         # Local training minimises the shard's mean loss, so that the quadratic is scaled accordingly.
-        pull = toward(problem.v, problem.rho * problem.mass / mass_of(problem.shard))
+        pull = toward(problem.v, problem.rho * problem.mass / problem.shard.mass())
         local = Local(self.epochs, self.batch_size, problem.round, problem.key, pull)
         local.train(problem.objective, problem.module, problem.shard)
 

@@ -31,7 +31,7 @@ from sparkdl.rounds.local_state import LocalState
 from sparkdl.telemetry.clock import Clock
 from sparkdl.training.early_stopping import EarlyStopping
 from sparkdl.training.labels import Classes
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective import Objective, OutputKind
 
 _SHARD = "rounds"
 _LOSSES = ("valid_loss", "loss", "objective")  # patience uses the first that a row has
@@ -88,6 +88,7 @@ class Rounds:
     patience: int | None = None  # stop after this many rounds without a smaller loss, with the best round's weights
     classes: Classes | None = None  # None if targets are not class indices
     transforms: Transforms | None = None
+    kind: OutputKind | None = None  # the output that scoring needs; None accepts any
     listener: Callable[[dict[str, Any]], None] | None = None  # called with the history's row after every round
     restored: Callable[[list[dict[str, Any]]], None] | None = None  # called with the history after a resume
     summary: DataSummary | None = field(default=None, init=False)  # of the data, once the run has begun
@@ -110,7 +111,7 @@ class Rounds:
             attempt = self.checkpoints.next_attempt()
             self.checkpoints.fence(attempt)
         collate = None if self.transforms is None else replace(self.transforms, augment=None)
-        self.summary = inspect_shards(jobs, InspectShard(self.objective, self.classes, collate))
+        self.summary = inspect_shards(jobs, InspectShard(self.objective, self.classes, collate, self.kind))
         saved = self._restore(self.summary) or self._first(self.summary)
         with ExitStack() as stack:
             memories = None if self.memories is None else LocalState(self.memories)

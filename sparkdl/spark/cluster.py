@@ -26,7 +26,7 @@ from sparkdl.io.pickling import ship
 from sparkdl.spark.address_exchange import AddressBook
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import col, numbered, select_columns
-from sparkdl.spark.error_messages import first_lines
+from sparkdl.spark.error_messages import cancellation, first_lines
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS, job_description
 from sparkdl.spark.resources import check, check_encryption, check_setting, find_slots, setting, wait_for_slots
@@ -212,7 +212,7 @@ class SparkCluster:
                 try:
                     rows = frame.collect()
                 except BaseException:
-                    watch.cancel()
+                    watch.end()
                     raise
             if not rows:  # Spark's optimizer found no rows and ran no task
                 raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
@@ -274,6 +274,8 @@ def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, dae
             f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait until they end, raise resourceTimeout, or "
             "give the application more cores."
         )
+    if not watch.cancelled and (stopped := cancellation(error)) is not None:
+        return stopped
     if causes := [failure for failure in reports.failures if not failure.peer]:
         return first_cause(causes).error()
     if missing := re.search(r"No module named '?(sparkdl[\w.]*)", str(error)):

@@ -49,16 +49,36 @@ def select_columns(frame: DataFrame, columns: Columns | Sequence[str] | None) ->
     Raises:
         InvalidInput: the data is no DataFrame, a column is missing, or its type cannot become a tensor.
     """
-    if not hasattr(frame, "mapInArrow"):
-        raise InvalidInput(f"data is of type {type(frame).__name__}; expected a Spark DataFrame.")
+    check_frame(frame)
     columns = Columns.of(columns, frame.columns)
     if not columns.inputs:
         raise InvalidInput("there are no input columns; expected at least one, in inputCols.")
     selected = [transport_cast(frame, column, columns.floating).alias(column.name) for column in columns]
+    columns.check_fractions(lambda name: isinstance(frame.schema[name].dataType, T.FractionalType))
     if columns.row_id is None:
         selected.append(F.monotonically_increasing_id().alias(ROW_ID))
         columns = replace(columns, row_id=InputColumn(ROW_ID, "int64"))
     return frame.select(*selected), columns
+
+
+def check_frame(frame: object, *, bounded: bool = False) -> None:
+    """Raise InvalidInput unless the data is a Spark DataFrame, which with ``bounded`` is no stream."""
+    if not hasattr(frame, "mapInArrow"):
+        kind = f"{type(frame).__module__.partition('.')[0]} {type(frame).__name__}"
+        raise InvalidInput(
+            f"data is a {kind}; expected a Spark DataFrame, which spark.createDataFrame(data) makes of a pandas one."
+        )
+    if bounded and getattr(frame, "isStreaming", False):
+        raise InvalidInput(
+            "data is a streaming DataFrame, which never ends; expected one that spark.read returns. A stream's query "
+            "trains on each batch with writeStream.foreachBatch(lambda rows, batch: estimator.fit(rows))."
+        )
+
+
+def same_names(frame: DataFrame, name: str, names: Sequence[str]) -> list[str]:
+    """The ``names`` that Spark does not distinguish from ``name``; by default it ignores case."""
+    exact = str(frame.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    return [other for other in names if other == name or (not exact and other.lower() == name.lower())]
 
 
 def numbered(frame: DataFrame) -> DataFrame:
@@ -74,6 +94,8 @@ def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> Spar
     """
     if column.name not in frame.columns:
         raise InvalidInput(f"there is no column {column.name!r}; the data has {listed(frame.columns)}.")
+    if len(found := same_names(frame, column.name, frame.columns)) > 1:
+        raise InvalidInput(f"there are {len(found)} columns {column.name!r}: {listed(found)}; drop all but one.")
     kind, values = frame.schema[column.name].dataType, col(column.name)
     if column.decode is not None and not isinstance(kind, T.BinaryType):
         raise InvalidInput(

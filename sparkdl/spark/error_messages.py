@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
+from sparkdl.errors import Stopped
+
 # Spark's errors, whether pyspark translates them or not.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 _JAVA = re.compile(r"\tat |\t\.\.\. \d+ more|Driver stacktrace:")
+_CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\] Job \d+ cancelled (.*?)\.?(?: SQLSTATE.*)?$", re.MULTILINE)
 _LINES, _MOST = 3, 1000  # lines and characters of a message
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n?)*")  # frames are indented
 
@@ -21,6 +24,17 @@ def first_lines(error: Exception) -> str:
     lines = [line.strip() for line in _TRACEBACK.sub("\n", str(error)).splitlines()]
     causes = [line for line in lines if line and not line.startswith("at ") and "Driver stacktrace" not in line]
     return " ".join(causes[:_LINES])[:_MOST]
+
+
+def cancellation(error: Exception) -> Stopped | None:
+    """The error of a run whose Spark job the user cancelled, by its group, tag or number, or in the Spark UI."""
+    cancelled = _CANCELLED.search(str(error))
+    if cancelled is None:
+        return None
+    return Stopped(
+        f"the user cancelled a Spark job of this run: it was cancelled {cancelled[1]}. The same fit resumes from its "
+        "newest checkpoint, if it has one."
+    )
 
 
 def without_java_stack(error: object) -> str:

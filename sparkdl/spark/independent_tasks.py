@@ -24,7 +24,7 @@ from sparkdl.data.shard import Shard, numbers
 from sparkdl.data.shard_store import ShardStore
 from sparkdl.data.spool import Spool
 from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
-from sparkdl.spark.error_messages import first_lines
+from sparkdl.spark.error_messages import cancellation, first_lines
 from sparkdl.spark.executor_tasks import CHANGED, PackedData, Payload, drain, expect_rows, map_shard, store_of
 from sparkdl.spark.job_watch import tagged
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
@@ -145,7 +145,8 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, all_row
     except JVM_ERRORS as error:
         if stop_requested() is not None:
             raise stopped("its unfinished tasks were cancelled") from error
-        raise WorkerLost(f"Spark failed the tasks: {first_lines(error)}", place=ErrorContext("map")) from error
+        lost = WorkerLost(f"Spark failed the tasks: {first_lines(error)}", place=ErrorContext("map"))
+        raise cancellation(error) or lost from error
     finally:
         with suppress(*GONE):
             rows.unpersist()

@@ -32,6 +32,7 @@ class JobWatch:
 
     def __init__(self, spark: SparkSession, tag: str, size: int, *, timeout: float, report: Report) -> None:
         self.gave_up: float | None = None  # after so many seconds
+        self.cancelled = False  # whether sparkdl, and not the user, cancelled the job
         self._context = spark.sparkContext
         self._tag, self._size, self._timeout, self._report = tag, size, timeout, report
 
@@ -40,7 +41,12 @@ class JobWatch:
         return tagged(self._context, self._tag, self._watch)
 
     def cancel(self) -> None:
-        """Cancel the job, and return once it is no longer active."""
+        """Cancel the job, without waiting for its end."""
+        self.cancelled = True
+        self._context.cancelJobsWithTag(self._tag)
+
+    def end(self) -> None:
+        """Cancel the job if it still runs, and return once it has ended."""
         self._context.cancelJobsWithTag(self._tag)
         while self._job() is not None:
             time.sleep(POLL)
@@ -55,7 +61,7 @@ class JobWatch:
             waited = time.monotonic() - began
             if waited > self._timeout:
                 self.gave_up = waited
-                self._context.cancelJobsWithTag(self._tag)
+                self.cancel()
                 return
             self._report(f"{self._size} free task slots", waited)
 

@@ -31,7 +31,7 @@ from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
 from sparkdl.spark.columns import col, numbered, select_columns
-from sparkdl.spark.error_messages import first_lines
+from sparkdl.spark.error_messages import cancellation, first_lines
 from sparkdl.spark.executor_tasks import PACKED, MapTask, PackedData, PackTask, ReduceTask, delete_files, first_rows
 from sparkdl.spark.independent_tasks import EachTask, run_each
 from sparkdl.spark.jvm import GONE, JVM_ERRORS, job_description
@@ -98,7 +98,11 @@ class SparkTaskRunner:
         self._triggers = self._packed.mapPartitions(first_rows).persist(StorageLevel.MEMORY_AND_DISK)
         self._cached = [self._packed, self._triggers]
         with job_description(self._spark, f"{self._title}: pack the rows"):
-            shards = {shard: (rows, json.loads(about)) for shard, rows, about in sorted(self._triggers.collect())}
+            try:
+                triggers = sorted(self._triggers.collect())
+            except JVM_ERRORS as error:
+                raise cancellation(error) or error from error
+            shards = {shard: (rows, json.loads(about)) for shard, rows, about in triggers}
         for shard, (_, about) in shards.items():
             if "trouble" in about:
                 raise InvalidInput(about["trouble"], place=ErrorContext("feed", shard))
@@ -127,8 +131,8 @@ class SparkTaskRunner:
                 large = self._large[type(work)]
             raise WorkerLost(f"results of round {number} were lost {_TRIES} times.", place=ErrorContext("reduce"))
         except JVM_ERRORS as error:
-            message = f"Spark failed round {number}: {first_lines(error)}"
-            raise WorkerLost(message, place=ErrorContext("map")) from error
+            lost = WorkerLost(f"Spark failed round {number}: {first_lines(error)}", place=ErrorContext("map"))
+            raise cancellation(error) or lost from error
         finally:
             if broadcast is not None:
                 with suppress(*GONE):

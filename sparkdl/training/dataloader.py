@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
-from sparkdl.data.batching import Batcher
-from sparkdl.data.sampler import Plan
+from sparkdl.data.batching import Batcher, stored_batch
+from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.labels import check_bounds, label_bounds
+from sparkdl.training.probe import probe
 from sparkdl.training.spec import TrainingSpec
+
+_PROBE = 2  # rows of the trial batch
 
 
 class Rows:
@@ -44,15 +49,28 @@ class Rows:
             check_bounds(bounds, shard.columns, training.classes)
         criterion = training.objective.criterion()
         shard, self.validation = _split(shard.with_denominators(criterion.denominators), group)
-        self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle)
-        check_split(self.plan.total, None if self.validation is None else sum(self.validation.shard_rows))
-        self.share = shard.rows / self.plan.total
+        self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle, training.drop_last)
         transforms = Transforms(training.collate, training.augment, criterion.denominators)
-        weighted = any(group.gather(shard.denominators is not None))
-        if weighted and shard.denominators is None:
+        masses = group.gather((shard.denominators is not None, shard.mass()))
+        validation = None if self.validation is None else sum(self.validation.shard_rows)
+        check_split(self.plan.total, validation, sum(mass for _, mass in masses))
+        self.share = shard.rows / self.plan.total
+        if any(weighted for weighted, _ in masses) and shard.denominators is None:
             # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
             shard = shard.with_unit_denominators()
+        self._collate, self._kind, self._device = training.collate, training.kind, device
         self._batcher = Batcher(shard, self.plan, device, transforms)
+
+    def probe(self, module: nn.Module) -> dict[str, Any]:
+        """Try the module on the first rows, see ``sparkdl.training.probe``; the report's ``inputs`` and ``output``."""
+        if not self.shard.rows:
+            return {"inputs": None, "output": None}
+        first = torch.arange(min(_PROBE, self.shard.rows))
+        batch = stored_batch(self.shard, first if self.shard.order is None else self.shard.order[first])
+        if self._collate is not None:
+            batch = Transforms(self._collate)(batch, generator(0))
+        batch = replace(batch, inputs=tuple(column.to(self._device) for column in batch.inputs))
+        return probe(module, batch, self._kind)[1]
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from step ``start``; earlier rows are neither read nor transformed.
@@ -76,10 +94,18 @@ class Rows:
             yield batch
 
 
-def check_split(training: int, validation: int | None) -> None:
-    """Raise InvalidInput without training rows, or without validation rows if there is a column; None without one."""
+def check_split(training: int, validation: int | None, mass: float) -> None:
+    """Raise InvalidInput without training rows of positive weight, or without validation rows.
+
+    ``mass`` is the weight of all training rows; ``validation`` is None without a validation column.
+    """
     if not training:
         raise InvalidInput("there are no rows to train on: every row is a validation row.")
+    if not mass:
+        raise InvalidInput(
+            "all training rows weigh 0 in the loss; expected a positive weight in weightCol, for a label that the "
+            "loss's class weights and ignore_index leave in."
+        )
     if validation == 0:
         raise InvalidInput("no row is a validation row; mark some rows, or leave the validation column out.")
 

@@ -21,5 +21,5 @@ def observe(module: nn.Module, criterion: Criterion, batches: Iterable[Batch], m
         for batch in batches:
             if batch.weight:
                 output = forward(module, batch.inputs)
-                meter.add(criterion(output, batch), output, batch)
+                meter.add(criterion(output, batch), batch.weight, *criterion.arguments(output, batch))
     module.train(was_training)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.data.shard import Shard, numbers
+from sparkdl.data.shard import Shard, converted
 from sparkdl.errors import InvalidInput
 
 _CHUNK = 1 << 20  # rows per scan
@@ -26,7 +26,7 @@ def label_bounds(shard: Shard, classes: Classes) -> tuple[int, int] | None:
     """Smallest and largest class index of a shard; None without labels, or with several target columns."""
     target, bounds = shard.columns.target, list[tuple[int, int]]()
     if isinstance(target, InputColumn):
-        for labels in torch.split(numbers(shard.tensors, target.name), _CHUNK):
+        for labels in torch.split(converted(shard.tensors, target), _CHUNK):
             valid = labels if classes.ignored is None else labels[labels != classes.ignored]
             if valid.numel():
                 bounds.append((int(valid.min()), int(valid.max())))

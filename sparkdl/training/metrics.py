@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
-from sparkdl.training.loss import target_of
 
 Metrics = Mapping[str, Any]
 
@@ -76,14 +74,13 @@ class MetricAccumulator:
         self._weight = 0.0
         self._metrics = metrics
 
-    def add(self, loss: Tensor, output: Any, batch: Batch) -> None:
-        """Add one batch: its local mean loss, and its output for the metrics."""
-        if batch.weight:
-            self._sum.add_(loss, alpha=batch.weight)
-            self._weight += batch.weight
-            output = output.detach() if isinstance(output, Tensor) else output
-            for metric in self._metrics.values():
-                metric.update(output, target_of(batch))
+    def add(self, loss: Tensor, weight: float, output: Any, target: Tensor) -> None:
+        """Add one batch: its local mean loss and its weight, and for the metrics what the loss got."""
+        self._sum.add_(loss, alpha=weight)
+        self._weight += weight
+        output = output.detach() if isinstance(output, Tensor) else output
+        for metric in self._metrics.values():
+            metric.update(output, target)
 
     def local_mean(self) -> float | None:
         """This worker's mean loss so far; None before its first row."""

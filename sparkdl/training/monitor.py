@@ -22,7 +22,6 @@ from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase
 from sparkdl.training.callbacks import CallbackContext, methods_of
 from sparkdl.training.evaluate import observe
 from sparkdl.training.metrics import MetricAccumulator
-from sparkdl.training.objective import output_shape, row_shapes
 from sparkdl.training.trainer_state import TrainerState
 
 _PROGRESS = 0.25  # seconds between progress events of rank 0, which the progress bar shows
@@ -60,14 +59,14 @@ class TrainingMonitor:
 
         Raises InvalidInput if the loss is on the CPU and not finite; for other devices ``end_epoch`` checks the mean.
         """
-        state, report, output = self.state, self.state.report, self.state.replica.output
+        if not batch.weight:
+            return
+        state, output = self.state, self.state.replica.output
         # Reading a loss waits for the device, so that losses on other devices are checked once per epoch.
-        if batch.weight and loss.device.type == "cpu" and not math.isfinite(loss):
+        if loss.device.type == "cpu" and not math.isfinite(loss):
             where = f"at step {state.world.clock.step}, batch {state.position + 1} of {state.rows.plan.steps} in"
             raise self._diverged(float(loss), where)
-        state.meter.add(loss, output, batch)
-        report["inputs"] = report["inputs"] or row_shapes(batch.inputs)
-        report["output"] = output_shape(output) if report["output"] is None else report["output"]
+        state.meter.add(loss, batch.weight, *self._criterion.arguments(output, batch))
 
     def end_step(self, batch: Batch) -> None:
         """Call ``on_step``, save the state if due, and report progress at intervals."""
@@ -164,8 +163,9 @@ def average_buffers(module: nn.Module, group: Group, share: float) -> None:
     if group.size == 1:
         return
     for buffer in module.buffers():
-        if buffer.is_floating_point():
+        values = torch.view_as_real(buffer) if buffer.is_complex() else buffer
+        if values.is_floating_point():
             # In double precision, so that a buffer that is equal on all workers stays unchanged.
-            total = buffer.double() * share if share else torch.zeros_like(buffer, dtype=torch.float64)
+            total = values.double() * share if share else torch.zeros_like(values, dtype=torch.float64)
             group.sum_(total)
-            buffer.copy_(total)
+            values.copy_(total)

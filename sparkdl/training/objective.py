@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from sparkdl.data.batch import Input, arguments
+from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput, WorkerFailed
-from sparkdl.training.loss import Criterion, LossFunction, check_loss, shapes
+from sparkdl.training.loss import Criterion, LossFunction, as_module, check_loss, shapes
 
 ModelFactory = Callable[[], nn.Module]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 SchedulerFactory = Callable[[torch.optim.Optimizer], Any]
+
+OutputKind = Literal["estimator", "classifier", "regressor"]
+"""The output of an estimator's model: any tensor, class scores, or a number."""
 
 PRECISIONS = ("fp32", "bf16", "fp64")
 
@@ -59,14 +64,26 @@ class Objective:
     def build(self, device: torch.device | str = "cpu") -> nn.Module:
         """A new module on ``device`` in the weights' dtype.
 
-        Raises InvalidInput if the factory did not return a module, or the module has no trainable parameter.
+        Raises:
+            InvalidInput: the factory returned no module, or a parameter is lazy, complex, or none can be trained.
         """
         module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
         if not isinstance(module, nn.Module):
             raise InvalidInput(f"model() returned {type(module).__name__}; expected a torch.nn.Module.")
+        if lazy := [name for name, value in module.named_parameters() if isinstance(value, UninitializedParameter)]:
+            raise InvalidInput(
+                f"{type(module).__name__} has lazy parameters without a shape: {listed(lazy)}. Replace its lazy "
+                "layers, such as nn.LazyLinear(8) by nn.Linear(in_features, 8), or call it once and set the module."
+            )
         if not any(parameter.requires_grad for parameter in module.parameters()):
             raise InvalidInput(f"{type(module).__name__} has no trainable parameters; nothing can be trained.")
-        return module.to(device=device, dtype=self.dtype)
+        if number := [name for name, value in module.named_parameters() if value.is_complex()]:
+            raise InvalidInput(
+                f"{type(module).__name__} has complex parameters: {listed(number)}; expected real ones, such as "
+                "nn.Parameter(torch.view_as_real(weight)), which forward() turns back with torch.view_as_complex."
+            )
+        # Unlike to(dtype), these two keep complex buffers.
+        return (module.double() if self.dtype == torch.float64 else module.float()).to(device)
 
     def open_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer of these parameters; raises InvalidInput if its ``step()`` requires a closure."""
@@ -81,7 +98,7 @@ class Objective:
 
     def criterion(self, device: torch.device | str = "cpu") -> Criterion:
         """The loss as a ``Criterion`` on ``device``."""
-        loss = self.loss
+        loss = as_module(self.loss)
         if isinstance(loss, nn.Module):
             loss = copy.deepcopy(loss).to(device=device, dtype=self.dtype)
         return Criterion(loss)
@@ -93,22 +110,16 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
     try:
         return module(*inputs)
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        if "Expected more than 1 value per channel" in str(error):
+            raise InvalidInput(
+                f"batch normalisation in {type(module).__name__} got one row on this worker, of which it computes no "
+                "variance. Set dropLast=True if only an epoch's last step has so few rows, raise batchSize, lower "
+                "numWorkers or microBatches, or convert the model with nn.SyncBatchNorm, for GPUs, or nn.GroupNorm."
+            ) from error
         raise WorkerFailed(
             f"forward() of {type(module).__name__} raised {type(error).__name__}: {str(error).rstrip('.')}. "
             f"Its inputs were {', '.join(map(shapes, inputs))}."
         ) from error
-
-
-def row_shapes(columns: Sequence[Input]) -> list[tuple[list[int], str]] | None:
-    """Shape and dtype of one row of each input; None if an input's shape varies."""
-    if not all(isinstance(column, Tensor) for column in columns):
-        return None
-    return [(list(value.shape[1:]), str(value.dtype).removeprefix("torch.")) for value in arguments(columns)]
-
-
-def output_shape(output: Any) -> list[int] | None:
-    """Shape of one row of the model's output; None if it is not a tensor."""
-    return list(output.shape[1:]) if isinstance(output, Tensor) else None
 
 
 def trained(loss: Tensor) -> Tensor:

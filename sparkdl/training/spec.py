@@ -12,7 +12,7 @@ from sparkdl.training.callbacks import check_callbacks
 from sparkdl.training.labels import Classes
 from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.replicated import Replicated
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective import Objective, OutputKind
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 
@@ -31,6 +31,8 @@ class TrainingSpec:
         micro_batches: number of micro-batches that a worker splits its rows of a step into, to save memory; the
             optimizer's step stays the same.
         shuffle: False trains on the rows in row-id order.
+        drop_last: whether an epoch leaves out its last step if that has fewer rows.
+        kind: the output that scoring needs, checked before the first step; None accepts any.
         patience: stop after this many epochs without a smaller loss, with the best epoch's weights; default: none.
         callbacks: user callbacks on the workers; see ``sparkdl.training.callbacks``.
         classes: valid class labels; None if targets are not class indices.
@@ -48,6 +50,8 @@ class TrainingSpec:
     layout: Layout = field(default_factory=Replicated)
     micro_batches: int = 1
     shuffle: bool = True
+    drop_last: bool = False
+    kind: OutputKind | None = None
     patience: int | None = None
     callbacks: Sequence[Any] = ()
     classes: Classes | None = None

@@ -31,7 +31,9 @@ def savers(local):
     board, worlds = {}, [World(rank, 2) for rank in range(2)]
     for world in worlds:
         world.store = SimpleNamespace(
-            set=board.__setitem__, get=board.__getitem__, check=lambda keys: board.keys() >= {*keys}
+            set=board.__setitem__,
+            multi_get=lambda keys: [board[key] for key in keys],
+            check=lambda keys: board.keys() >= {*keys},
         )
     savers = [Saver(local, world) for world in worlds]
     yield savers

@@ -66,7 +66,7 @@ def matrices():
     ],
 )
 def test_columns_and_values(spark, factory, kind, kinds):
-    types, columns = outputs(model(factory, kind, scalar=factory is nets.column), features())
+    types, columns = outputs(model(factory, kind, output=[1] if factory is nets.column else None), features())
     names = ["rawPrediction", "probability", "prediction"] if kind == "classifier" else ["prediction"]
     assert list(types.items()) == list(zip(names, kinds, strict=True))
     raw = expected(factory).flatten(1) if factory is matrices else expected(factory)
@@ -82,8 +82,8 @@ def test_columns_and_values(spark, factory, kind, kinds):
 
 def test_double_precision_stays(spark):
     arrays = T.ArrayType(T.DoubleType(), False)
-    for factory, scalar, kind in ((nets.column, True, T.DoubleType()), (nets.scores, False, arrays)):
-        types, columns = outputs(model(factory, scalar=scalar, precision="fp64", dtype=torch.float64), features())
+    for factory, output, kind in ((nets.column, [1], T.DoubleType()), (nets.scores, [2], arrays)):
+        types, columns = outputs(model(factory, output=output, precision="fp64", dtype=torch.float64), features())
         assert types == {"prediction": kind}
         with torch.no_grad():
             values = factory().double()(torch.from_numpy(X)).numpy()
@@ -98,7 +98,9 @@ def test_models_are_in_evaluation_mode_for_any_number_of_rows(spark):
 
 @pytest.mark.parametrize("kind", ["classifier", "regressor", "estimator"])
 def test_partitions_without_rows(spark, kind):
-    trained = model(nets.scores if kind == "classifier" else nets.Line, kind, scalar=kind == "estimator")
+    trained = model(
+        nets.scores if kind == "classifier" else nets.Line, kind, output=[] if kind == "estimator" else None
+    )
     assert trained.transform(features().where("row < 0")).collect() == []
     assert trained.transform(spark.createDataFrame([], "x array<float>")).collect() == []
     assert len(trained.transform(features().where("row = 7").repartition(4)).collect()) == 1

@@ -41,7 +41,7 @@ def test_rows_of_infinite_loss_and_without_weight(algorithm, tmp_path):
     x[70] = 1e200  # its square is infinite
     with pytest.raises(InvalidInput, match=r"shard 2 in round 1: .*not finite"):
         run(tmp_path, algorithm, x=x)
-    with pytest.raises(InvalidInput, match="no row weighs anything"):
+    with pytest.raises(InvalidInput, match="all training rows weigh 0"):
         run(tmp_path, algorithm, w=np.zeros(90))
     w[60:] = 0.0
     two, three = run(tmp_path / "two", algorithm, w=w, shards=2), run(tmp_path / "three", algorithm, w=w)

@@ -17,7 +17,7 @@ from sparkdl.data.batching import Batcher, row_bytes
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
-from sparkdl.rounds.evaluate import ROWS, as_only_shard, batches, evaluate, mass_of
+from sparkdl.rounds.evaluate import ROWS, as_only_shard, batches, evaluate
 from sparkdl.training.objective import Objective
 
 ID = InputColumn("id", "int64")
@@ -96,9 +96,9 @@ def test_sum_mass_and_gradient():
 @pytest.mark.parametrize("rows", [[*range(50)], [1, 2, 3], []])
 def test_mass_of_subset(rows):
     own = as_only_shard(shard(WEIGHED, mixed=True), SQUARES.criterion())
-    assert mass_of(own) == pytest.approx(36.5)
+    assert own.mass() == pytest.approx(36.5)
     subset = own.subset(torch.tensor(rows, dtype=torch.int64), (len(rows),))
-    assert mass_of(subset) == pytest.approx(sum(row % 4 / 2 for row in rows))
+    assert subset.mass() == pytest.approx(sum(row % 4 / 2 for row in rows))
 
 
 def test_dropout_is_off_and_statistics_stay():

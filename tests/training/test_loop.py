@@ -227,14 +227,6 @@ def test_without_training_or_validation_rows_raises():
             alone(Training(OBJECTIVE, 16), replace(COLUMNS, validation=InputColumn("held", "bool")), data)
 
 
-def test_rows_of_weight_0_change_nothing():
-    data = numbers() | {"weight": np.zeros(ROWS)}
-    trained = alone(Training(OBJECTIVE, 16), replace(COLUMNS, weight=InputColumn("weight")), data)
-    assert np.isnan(trained.history[0]["loss"])
-    for found, start in zip(loaded(trained, work.Net()).parameters(), SEEDED().parameters(), strict=True):
-        assert torch.equal(found, start)
-
-
 # ---- buffers ----------------------------------------------------------------------------------------------------
 
 

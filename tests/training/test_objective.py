@@ -174,11 +174,16 @@ def test_functions(loss: Callable[..., Tensor], shape: tuple[int, ...]) -> None:
 
 
 def test_loss_of_wrong_shape_raises() -> None:
-    (output, batch), *_ = cut(ready(F.mse_loss), scores(ROWS), scores(ROWS).detach(), 0, torch.ones(ROWS).double())
+    def mean(output: Tensor, target: Tensor) -> Tensor:
+        return F.mse_loss(output, target)
+
+    (output, batch), *_ = cut(ready(mean), scores(ROWS), scores(ROWS).detach(), 0, torch.ones(ROWS).double())
     with pytest.raises(InvalidInput, match=r'returned a scalar, which cannot be weighted by row; .* reduction="none"'):
-        ready(F.mse_loss)(output, batch)
-    with pytest.raises(InvalidInput, match=r"loss\(output, target\) returned shape \(1,\) for a batch of 4 rows"):
-        ready(lambda output, target: torch.zeros(1))(scores(4), Batch((), torch.zeros(4), None, None, 4, 4.0, 1.0))
+        ready(mean)(output, batch)
+    with pytest.raises(InvalidInput, match=r"returned \[1\] float64 for 4 rows; .* The output was \[4\] float64"):
+        ready(lambda output, target: torch.zeros(1).double())(
+            scores(4), Batch((), torch.zeros(4), None, None, 4, 4.0, 1.0)
+        )
 
 
 def test_without_target_first_input_is_target() -> None:

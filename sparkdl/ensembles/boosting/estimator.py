@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.base_learner import EstimatorKind, changed, column, kind_of, leaf
+from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf
 from sparkdl.ensembles.boosting.gradient import GradientRounds, start_of
 from sparkdl.ensembles.boosting.protocol import Rounds
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
@@ -28,6 +28,7 @@ from sparkdl.ensembles.params import SingleBaseParams
 from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput
 from sparkdl.training.early_stopping import EarlyStopping
+from sparkdl.training.objective import OutputKind
 
 _RATES = {"classifier": 1.0, "regressor": 0.1}
 _MOST = {"classifier": 50, "regressor": 100}
@@ -84,7 +85,7 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
             {"rule": "sum", "intercept": start.mean},
         )
 
-    def _checked(self) -> tuple[Estimator[Any], EstimatorKind]:
+    def _checked(self) -> tuple[Estimator[Any], OutputKind]:
         base = self.getBase()
         kind = kind_of(base)
         if kind == "estimator":
@@ -109,7 +110,7 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
             warnings.warn("boosting trains one member after the other; it ignores parallelism.", stacklevel=4)
         return base, kind
 
-    def _check_stopping(self, base: Estimator[Any], kind: EstimatorKind) -> None:
+    def _check_stopping(self, base: Estimator[Any], kind: OutputKind) -> None:
         validation = self.getValidationIndicatorCol()
         early = [name for name in ("validationIndicatorCol", "patience") if self.getOrDefault(name) is not None]
         if kind == "classifier" and early:

@@ -1,12 +1,13 @@
 """Fits of members by the driver, ``parallelism`` at a time; each fit runs its own Spark jobs.
 
 Each member trains on the rows of its draw. If the draw repeats row ``i`` ``k_i`` times and the estimator takes weights,
-the row appears once with ``k_i`` times its weight. Otherwise it appears ``k_i`` times; so also in a pipeline with
-another fitted stage, such as a scaler, which would ignore the weights.
+the row appears once with ``k_i`` times its weight. Otherwise it appears ``k_i`` times: for a network, whose epoch would
+have fewer steps, and in a pipeline with another fitted stage, such as a scaler, which would ignore the weights.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -25,8 +26,12 @@ from sparkdl.ensembles.base_learner import changed, column, leaf
 from sparkdl.ensembles.members.failures import member_error, with_others
 from sparkdl.ensembles.members.member import Member, Models, Plan, persisted
 from sparkdl.ensembles.resampling.feature_slicing import sliced
+from sparkdl.errors import Stopped
+from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.nested_params import within
+from sparkdl.rounds import is_algorithm
 from sparkdl.spark.columns import ROW_ID, col
+from sparkdl.spark.error_messages import cancellation
 
 _COPIES, _PLACE, _NOTHING, _WEIGHT = "sparkdl copies", "sparkdl copy", "sparkdl nothing", "sparkdl weight"
 
@@ -73,7 +78,7 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Mod
     level = rows.storageLevel
     caching = len(missing) > 1 and not (level.useMemory or level.useDisk)
     with persisted(rows) if caching else nullcontext():
-        fit = partial(_fit_and_store, rows=rows, plan=plan)
+        fit = partial(_fit_and_store, rows=rows, plan=plan, cancelled=threading.Event())
         results = in_threads(rows.sparkSession, fit, missing, plan.parallelism)
     stored, errors = len(restored), dict[int, BaseException]()
     for member, result in zip(missing, results, strict=True):
@@ -84,12 +89,15 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Mod
             fitted[member.index] = model, seconds
             stored += saved
     if errors:
-        (index, error), *_ = errors.items()
+        # After the user cancelled a job, members that had not begun fail too.
+        index, error = next(
+            (item for item in errors.items() if isinstance(item[1], Stopped)), next(iter(errors.items()))
+        )
         if not isinstance(error, Exception):
             raise error
         raise with_others(
             member_error(index, error),
-            [*errors][1:],
+            [other for other in errors if other != index],
             finished=len(fitted),
             count=len(members),
             stored=None if store is None else stored,
@@ -97,15 +105,26 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Mod
     return Models.of(fitted, indices, restored)
 
 
-def _fit_and_store(member: Member, rows: DataFrame, plan: Plan) -> tuple[Model, float, bool]:
-    """The model, the seconds of the fit, and whether the model is stored."""
+def _fit_and_store(
+    member: Member, rows: DataFrame, plan: Plan, cancelled: threading.Event
+) -> tuple[Model, float, bool]:
+    """The model, the seconds of the fit, and whether the model is stored; ``cancelled`` is set if the user cancels."""
     if stop_requested() is not None:
         raise stopped("had not begun with this member")
+    if cancelled.is_set():
+        raise Stopped("the user cancelled the run before this member began.")
     start = time.monotonic()
     estimator, frame = drawn(member, rows)
     if member.features is not None:
         estimator = sliced(estimator, member.features)
-    model: Model = estimator.fit(frame)
+    try:
+        model: Model = estimator.fit(frame)
+    except Exception as error:
+        ended = error if isinstance(error, Stopped) else cancellation(error)
+        if ended is None:
+            raise
+        cancelled.set()
+        raise ended from error
     seconds = time.monotonic() - start
     saved = plan.store is not None and plan.store.save(member.index, model, seconds)
     plan.emit(member.index, seconds)
@@ -143,7 +162,10 @@ def _repeated(frame: DataFrame, base: Params) -> DataFrame:
 
 
 def takes_weights(base: Any) -> bool:
-    """Whether a base treats a row of weight k like k copies of it."""
+    """Whether a base treats a row of weight k like k copies of it; training in steps takes fewer of them."""
+    if isinstance(base, TrainingParams):
+        strategy = base.getStrategy()
+        return is_algorithm(strategy) and not strategy.uses_optimizer
     if not isinstance(base, Pipeline):
         return leaf(base).hasParam("weightCol")
     *before, last = base.getStages()

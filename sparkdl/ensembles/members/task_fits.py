@@ -30,7 +30,6 @@ from sparkdl.errors import InvalidInput, WorkerLost
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.fit_spec import Fitted
 from sparkdl.ml.param_declaration import Scope
-from sparkdl.ml.report import scalar_output
 from sparkdl.rounds.inspection import DataSummary, InspectShard, inspect_shards
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import ROW_ID
@@ -125,7 +124,8 @@ def _objectives(members: Sequence[Member], jobs: TaskRunner) -> dict[int, Object
                 value = estimator.getOrDefault(name)
                 warnings.warn(f"{name} is {value!r}; members that train in tasks ignore it.", stacklevel=6)
             collate = Transforms(estimator.getCollate(), None, objective.criterion().denominators) or None
-            summaries[estimator.uid] = inspect_shards(jobs, InspectShard(objective, estimator.classes(), collate))
+            work = InspectShard(objective, estimator.classes(), collate, estimator.training().kind)
+            summaries[estimator.uid] = inspect_shards(jobs, work)
         if member.features is not None:
             shapes = summaries[estimator.uid].inputs
             if shapes is None:
@@ -147,7 +147,7 @@ def _model(estimator: DistributedEstimator, objective: Objective, state: dict[st
         "workers": [1],
     }
     weights = state["weights"].numpy().tobytes()
-    fitted = Fitted(weights, state["history"], entries, scalar_output([report["output"]]), report["inputs"])
+    fitted = Fitted(weights, state["history"], entries, report["output"], report["inputs"])
     return estimator.make_model(fitted, objective.model), state["seconds"]
 
 

@@ -17,12 +17,11 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
+from sparkdl.training.objective import OutputKind
+from sparkdl.training.probe import check_output
 
-EstimatorKind = Literal["estimator", "classifier", "regressor"]
-"""The type of an output: any tensor, class scores, or a number."""
-
-OutputKind = EstimatorKind | Literal["votes"]
-"""The same, or the votes of an ensemble for each class, at least 0."""
+ScoredKind = OutputKind | Literal["votes"]
+"""The output of an estimator's model, or the votes of an ensemble for each class, at least 0."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,16 @@ class Outputs:
             both cases, a row with a NaN score has the prediction NaN.
         scalar: whether an output of kind ``"estimator"`` is one number per row.
         vectors: whether to return a classifier's scores and probabilities.
+        probabilities: whether a classifier's model returns the probability of class 1, as ``nn.BCELoss`` needs it.
         disagreement: whether the output also has the disagreement of an ensemble's members: a last column, or, for
             votes, the weight of the members that predict each class, ``[B, 2 * classes]``.
     """
 
-    kind: OutputKind
+    kind: ScoredKind
     thresholds: tuple[float, ...] | None = None
     scalar: bool = False
     vectors: bool = True
+    probabilities: bool = False
     disagreement: bool = False
 
     def arrays(self, raw: Tensor) -> pa.Array:
@@ -80,13 +81,13 @@ class Outputs:
         return pa.array([], to_arrow_type(self.type(floating)))
 
     def _columns(self, raw: Tensor) -> dict[str, pa.Array]:
+        if self.kind != "votes":
+            check_output(raw, len(raw), self.kind)
         single = raw.dim() == 1 or (raw.dim() == 2 and raw.shape[1] == 1)
-        if not single and (self.kind == "regressor" or (self.kind == "classifier" and raw.dim() != 2)):
-            expected = "[B] or [B, 1]" if self.kind == "regressor" else "[B, classes], [B] or [B, 1]"
-            raise InvalidInput(
-                f"the output of a {self.kind}'s model has the shape {list(raw.shape)}; expected {expected}."
-            )
         if self.kind == "classifier":
+            if self.probabilities:
+                chances = torch.stack([1 - raw.reshape(-1), raw.reshape(-1)], 1) if single else raw
+                return self._classified(chances, chances)[1]
             if single:
                 score = raw.reshape(-1)
                 chance = score.sigmoid()

@@ -19,8 +19,21 @@ _SCORED = "sparkdl outputs"
 _VECTORS = ("raw", "probability")
 
 
-def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: ModelBroadcast, names: Mapping[str, str]) -> DataFrame:
-    """Add a scorer's output columns to the rows; ``names`` has their names by the scorer's, and "" omits a column.
+def with_outputs(
+    dataset: DataFrame,
+    scorer: Scorer,
+    shipment: ModelBroadcast,
+    names: Mapping[str, str],
+    classes: int | None = None,
+) -> DataFrame:
+    """Add a scorer's output columns to the rows.
+
+    Args:
+        dataset: the rows; columns that the scorer does not read may have any names.
+        scorer: reads the input columns.
+        shipment: of the scorer's model.
+        names: the names of the output columns by the scorer's; "" omits a column.
+        classes: the length of the vectors, for their metadata; None if unknown.
 
     Raises:
         InvalidInput: an input column is missing, or its type cannot become a tensor.
@@ -35,8 +48,9 @@ def with_outputs(dataset: DataFrame, scorer: Scorer, shipment: ModelBroadcast, n
     if not hasattr(F, "arrow_udf"):
         columns = {name: _numbers(column, returned[name].dataType) for name, column in columns.items()}
     columns |= {name: array_to_vector(columns[name]) for name in _VECTORS if name in columns}
-    outputs = [columns[name].alias(names[name]) for name in fields if names[name]]
-    return scored.select(*map(col, dataset.columns), *outputs)
+    size = {} if classes is None else {"metadata": {"ml_attr": {"num_attrs": classes}}}
+    outputs = [columns[name].alias(names[name], **(size if name in _VECTORS else {})) for name in fields if names[name]]
+    return scored.select("*", *outputs).drop(_SCORED)
 
 
 def make_udf(shipped: BroadcastScorer) -> Any:

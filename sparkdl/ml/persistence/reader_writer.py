@@ -32,7 +32,7 @@ TRUST = "spark.sparkdl.trust"
 """The setting of a session that trusts pickled parts."""
 
 METADATA = "metadata/part-00000"  # of a folder that is written without Spark
-_FORMAT = 4
+_FORMAT = 5
 _OBJECTS = "objects.pkl"
 
 

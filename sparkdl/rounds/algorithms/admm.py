@@ -36,7 +36,7 @@ from torch import Tensor
 from sparkdl.data.shard import Shard
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import average, positive, scalars, scaled
-from sparkdl.rounds.evaluate import as_only_shard, mass_of
+from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.hyperparameters import check, check_at_least, check_integers
 from sparkdl.rounds.local_solvers import NewtonCG, Problem
 from sparkdl.rounds.parameters import flatten, module_of, rest, start, unflatten, weights_of
@@ -110,7 +110,7 @@ class ConsensusADMM:
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Solve the shard's local problem."""
         key, shard = (state["seed"], shard.index), as_only_shard(shard, objective.criterion())
-        mass = mass_of(shard)
+        mass = shard.mass()
         if state["mass"] is None:
             return scalars(mass=mass, shards=float(mass > 0)), None
         if not mass:  # without a local problem the shard is not among the N

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sparkdl.data.shard import Shard
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import average, scalars, scaled
-from sparkdl.rounds.evaluate import as_only_shard, mass_of
+from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.hyperparameters import check_integers
 from sparkdl.rounds.local_training import Local
 from sparkdl.rounds.parameters import averaged, module_of, start, trainable, weights_of
@@ -58,7 +58,7 @@ class ParallelSGD:
         local = Local(self.epochs, self.shard_batch_size, state["round"], (state["seed"], shard.index))
         shard = as_only_shard(shard, objective.criterion())
         loss, _ = local.train(objective, module, shard)
-        mass = mass_of(shard)
+        mass = shard.mass()
         share = mass if self.weighted else float(mass > 0)
         # Trainable parameters are always sent, so that the loop detects values that are not finite.
         names, weights = {*averaged(state["weights"]), *trainable(module)}, weights_of(module)

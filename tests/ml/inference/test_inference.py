@@ -162,7 +162,7 @@ class Inplace(nn.Linear):
     [
         (lambda: Pair(3, 1), "the model returned tuple; expected one tensor"),
         (lambda: Mean(3, 1), r"the model returned the shape \[\] for 2 rows; expected \[2, ...\]"),
-        (partial(nets.mlp, 3, outputs=2), r"the shape \[2, 2\]; expected \[B\] or \[B, 1\]"),
+        (partial(nets.mlp, 3, outputs=2), r"returned \[2, 2\] .* returns numbers \[B\] or \[B, 1\]"),
     ],
 )
 def test_invalid_outputs_raise(factory, message):

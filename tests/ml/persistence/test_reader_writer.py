@@ -119,7 +119,7 @@ def test_factory_without_name_is_saved_as_program(spark, tmp_path):
 def test_program_has_precision_of_its_model(spark, tmp_path, precision):
     wide = precision == "fp64"
     module = nets.Line().double() if wide else nets.Line()
-    model = line(module, precision=precision, signature=[([3], "float64" if wide else "float32")], scalar=True)
+    model = line(module, precision=precision, signature=[([3], "float64" if wide else "float32")], output=[1])
     model.save(str(tmp_path / "model"))
     loaded = TorchModel.load(str(tmp_path / "model"))
     assert {tensor.dtype for tensor in loaded.module().parameters()} == {torch.float64 if wide else torch.float32}
@@ -205,7 +205,7 @@ def test_unknown_or_forged_metadata_raises(spark, tmp_path):
         TorchRegressor.load(str(saved))
     for changes, message in [
         ({"format": 99}, r"written by a newer sparkdl \(format 99\)"),
-        ({"format": None}, "has the format None; expected 4"),
+        ({"format": None}, "has the format None; expected 5"),
         ({"format": 1}, r"written by an older sparkdl \(format 1\)"),
         ({"architecture": "stone"}, "is damaged: .*stone"),
         ({"factory": {"partial": "tests.ml.nets:Line"}}, "is damaged: .*partial"),

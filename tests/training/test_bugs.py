@@ -1,0 +1,259 @@
+"""Fixed bugs of training: a test for each, with its story."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import MeanSquaredError
+
+from sparkdl.cluster.cancellation import CancellationToken
+from sparkdl.cluster.group.world import World, is_peer_failure
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.data.batch import Batch
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import InvalidInput, Stopped
+from sparkdl.rounds.algorithms.lbfgs import LBFGS
+from sparkdl.rounds.loop import Rounds
+from sparkdl.spark.job_watch import JobWatch
+from sparkdl.training.loop import Training
+from sparkdl.training.objective import Objective
+
+ROWS = 12
+X = np.random.default_rng(0).normal(size=(ROWS, 3))
+DATA = {"x": X, "y": X[:, 0], "row": np.arange(ROWS), "nothing": np.zeros(ROWS), "whole": np.arange(ROWS)}
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("row"))
+LINE = partial(nn.Linear, 3, 1)
+
+
+def of_rows(output: Tensor, target: Tensor) -> Batch:
+    return Batch((output.detach(),), target, None, None, len(target), float(len(target)), 1.0)
+
+
+def value(loss: Any, output: Tensor, target: Tensor) -> float:
+    return float(Objective(LINE, loss).criterion()(output, of_rows(output, target)))
+
+
+def fit(objective: Objective, columns: Columns = COLUMNS, **settings: Any) -> Any:
+    training = Training(objective, **{"batch_size": 4, "epochs": 2, **settings})
+    return InlineCluster().gang(training, DATA, columns)[0]
+
+
+def rounds(objective: Objective, columns: Columns = COLUMNS, **settings: Any) -> Any:
+    with InlineCluster().map_reduce(DATA, columns) as jobs:
+        return Rounds(LBFGS(), objective, max_rounds=2, **settings).run(jobs)
+
+
+# ---- losses ----------------------------------------------------------------------------------------------------------
+
+
+def test_losses_got_a_squeezed_output() -> None:
+    # [B, 1] became [B] beside a float label, so that view(-1, 1) of the target trained on [B, B] in silence.
+    output, target = torch.randn(5, 1), torch.randn(5)
+    expected = float(((output[:, 0] - target) ** 2).mean())
+    for loss in (
+        lambda output, target: F.mse_loss(output, target.view(-1, 1)),
+        lambda output, target: F.mse_loss(output.squeeze(1), target),
+        F.mse_loss,
+        nn.MSELoss(),
+    ):
+        assert value(loss, output, target) == pytest.approx(expected)
+    assert value(F.mse_loss, output[:, 0], target[:, None]) == pytest.approx(expected)  # labelCol=["y"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda output, target: (output - target) ** 2,
+        lambda output, target: torch.abs(torch.sub(output, target)).mean(),
+        lambda output, target: 1 * F.mse_loss(output, target),
+    ],
+)
+def test_loss_that_broadcasts_was_accepted(loss) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"the loss broadcasts \[5, 1\] and \[5\] to \[5, 5\]; expected equal shapes"
+    ):
+        value(loss, torch.randn(5, 1), torch.randn(5))
+    pairs = lambda output, target: ((output - output.T) * (target[:, None] - target)).mean()  # noqa: E731 - a ranking
+    assert np.isfinite(value(pairs, torch.randn(5, 1), torch.randn(5)))
+
+
+def test_losses_of_torch_broadcast() -> None:
+    with pytest.raises(InvalidInput, match=r"MSELoss compares .* The output was \[5, 2\] float32, the target \[5, 1\]"):
+        value(F.mse_loss, torch.randn(5, 2), torch.randn(5, 1))
+
+
+def test_functions_ignored_class_weights_of_uneven_workers() -> None:
+    # A function's mean was weighted by rows, and a module's by the classes of the rows.
+    settings = {"weight": torch.tensor([1.0, 3.0]), "ignore_index": 7}
+    labels = torch.tensor([0, 1, 7])
+    criterion = Objective(LINE, partial(F.cross_entropy, **settings)).criterion()
+    assert criterion.denominators(labels).tolist() == [1.0, 3.0, 0.0]
+
+
+def test_metrics_got_another_output_than_the_loss() -> None:
+    # torchmetrics refused [B, 1] beside [B], which the loss had got as [B].
+    objective = Objective(LINE, nn.MSELoss(), metrics={"squares": MeanSquaredError()})
+    row = fit(objective, epochs=1, batch_size=ROWS).history[0]
+    assert row["squares"] == pytest.approx(row["loss"], rel=1e-5)
+
+
+def test_parameters_of_a_loss_were_never_trained() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+    with pytest.raises(InvalidInput, match="Scaled has the trainable parameters scale, which no optimizer gets"):
+        Objective(LINE, Scaled())
+    Objective(LINE, Scaled().requires_grad_(False))
+
+
+@pytest.mark.parametrize("run", [fit, rounds])
+def test_weights_of_0_trained_a_model_of_nan(run) -> None:
+    with pytest.raises(InvalidInput, match="all training rows weigh 0 in the loss"):
+        run(Objective(LINE, nn.MSELoss()), replace(COLUMNS, weight=InputColumn("nothing")))
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+
+class Twofold(nn.Linear):
+    """Two outputs in training; in evaluation as many as ``alone`` says."""
+
+    def __init__(self, *, alone: bool) -> None:
+        super().__init__(3, 1)
+        self.alone = alone
+
+    def forward(self, x: Tensor) -> Any:
+        output = super().forward(x)
+        return output if self.alone and not self.training else (output, x)
+
+
+def first(output: Any, target: Tensor) -> Tensor:
+    return F.mse_loss((output if isinstance(output, Tensor) else output[0]).squeeze(1), target)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "message"),
+    [
+        (
+            "estimator",
+            partial(Twofold, alone=False),
+            r"returned \(\[2, 1\] float32, \[2, 3\] float32\) .* if self.training",
+        ),
+        ("regressor", partial(nn.Linear, 3, 2), r"returned \[2, 2\] float32 for 2 rows; a regressor's model returns"),
+        ("classifier", lambda: nn.Unflatten(1, (3, 1)), r"returned \[2, 3, 1\] float32 .* \[B, classes\]"),
+    ],
+)
+@pytest.mark.parametrize("run", [fit, rounds])
+def test_outputs_that_no_transform_takes_were_trained(run, kind, model, message) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.weight = model(), nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Any:
+            return self.inner(x)
+
+    with pytest.raises(InvalidInput, match=message):
+        run(Objective(Model, lambda output, target: pytest.fail("a step was taken")), kind=kind)
+
+
+def test_auxiliary_outputs_train_and_are_scored_alone() -> None:
+    assert fit(Objective(partial(Twofold, alone=True), first), kind="regressor").report["output"] == [1]
+
+
+class Phased(nn.Linear):
+    """Has a complex buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 1)
+        self.register_buffer("phase", torch.tensor([1 + 2j]))
+
+
+def test_complex_buffers_lost_their_imaginary_part() -> None:
+    # module.to(dtype) casts complex numbers to real ones.
+    assert Objective(Phased, nn.MSELoss()).build().phase.tolist() == [1 + 2j]
+    assert b"C64" in fit(Objective(Phased, nn.MSELoss())).weights
+
+
+def test_complex_parameters_lost_their_imaginary_part() -> None:
+    module = nn.Linear(3, 1, dtype=torch.complex64)
+    with pytest.raises(InvalidInput, match="Linear has complex parameters: 'weight', 'bias'; expected real ones"):
+        Objective(module, nn.MSELoss()).build()
+
+
+def test_lazy_layers_failed_with_an_error_of_torch() -> None:
+    with pytest.raises(InvalidInput, match="LazyLinear has lazy parameters without a shape: 'weight', 'bias'"):
+        Objective(partial(nn.LazyLinear, 1), nn.MSELoss()).build()
+
+
+def test_batch_normalisation_of_one_row_was_tried_again() -> None:
+    # The last step has one row: the error was a worker's, and the next attempt met it again.
+    objective = Objective(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), nn.MSELoss())
+    with pytest.raises(InvalidInput, match=r"batch normalisation in Sequential got one row .* dropLast=True"):
+        fit(objective, batch_size=11)
+    assert [row["samples"] for row in fit(objective, batch_size=11, drop_last=True).history] == [11, 22]
+    assert fit(objective, batch_size=100, drop_last=True).history[0]["samples"] == ROWS
+
+
+# ---- data and workers ------------------------------------------------------------------------------------------------
+
+
+def test_integers_with_a_second_use_became_floats() -> None:
+    # An input that was also the weight or a label was float32 in training, and int64 in transform.
+    class Scaled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.float().unsqueeze(1) / ROWS)
+
+    whole = InputColumn("whole", "float32")
+    for columns in (replace(COLUMNS, weight=whole), replace(COLUMNS, target=whole)):
+        trained = fit(Objective(partial(Scaled, 1, 1), nn.MSELoss()), replace(columns, inputs=(InputColumn("whole"),)))
+        assert trained.report["inputs"] == [([], "int64")]
+    both = replace(COLUMNS, inputs=(InputColumn("y"),), target=InputColumn("y", "int64"))
+    with pytest.raises(InvalidInput, match="column 'y' is an input, as float32, and a class label or an id, as int64"):
+        fit(Objective(LINE, nn.CrossEntropyLoss()), both)
+
+
+def test_errors_of_the_user_counted_as_a_peer_of_gloo() -> None:
+    # Their driver then raised another worker's error, or none that named the cause.
+    assert not is_peer_failure(RuntimeError("Timed out waiting for the feature store"))
+
+
+def test_gang_put_imports_back_into_garbage_collection() -> None:
+    # A Python worker exempts its imports for ever; the end of a gang undid it.
+    gc.freeze()
+    try:
+        fit(Objective(LINE, nn.MSELoss()))
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+    fit(Objective(LINE, nn.MSELoss()))
+    assert not gc.get_freeze_count()
+
+
+def test_workers_read_the_shards_of_all_one_by_one() -> None:
+    # With n workers, rank 0 answered n * n requests.
+    asked: list[list[str]] = []
+    store = SimpleNamespace(set=lambda *_: None, multi_get=lambda keys: asked.append(keys) or [b"{}"] * len(keys))
+    assert World(2, 3, store=store).all_gather_json("shards", {}) == [{}, {}, {}]
+    assert asked == [["shards/0", "shards/1", "shards/2"]]
+
+
+def test_cancellation_waited_for_the_job_within_its_lock() -> None:
+    tags: list[str] = []
+    session = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobsWithTag=tags.append))
+    watch: Any = JobWatch(session, "run", 2, timeout=1.0, report=lambda *_: None)  # type: ignore[arg-type]
+    token = CancellationToken()
+    with token.stopping(watch.cancel):
+        token.end(Stopped("enough"))  # the job's state cannot be asked for
+    assert (tags, watch.cancelled) == (["run"], True)
