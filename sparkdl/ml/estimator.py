@@ -141,6 +141,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             self.getMetrics(),
             self.getPrecision(),
             self.getMaxGradNorm(),
+            self.getSchedulerInterval(),
         )
 
     def training(self) -> Training:

@@ -156,7 +156,17 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         "called with the parameters; returns a torch optimizer", to_function, partial(torch.optim.Adam, lr=1e-3), _STEPS
     )
     scheduler: Param[SchedulerFactory | None] = param(
-        "called with the optimizer; steps after each optimizer step, or round; None for none", to_function, None, _STEPS
+        "called with the optimizer, and with steps_per_epoch and epochs if it takes them; ReduceLROnPlateau gets "
+        "valid_loss, or loss without validation rows. Rounds step it once a round. None for none",
+        to_function,
+        None,
+        _STEPS,
+    )
+    schedulerInterval: Param[str] = param(
+        "when the scheduler steps: after each 'epoch', or after each optimizer 'step'",
+        one_of(("epoch", "step")),
+        "epoch",
+        _NOT_IN_ROUNDS,
     )
     metrics: Param[dict[str, Any]] = param(
         "name -> torchmetrics metric; computed over validation rows if there are any", to_metrics, {}

@@ -99,6 +99,7 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     loss: Param[LossFunction | nn.Module]
     optimizer: Param[OptimizerFactory]
     scheduler: Param[SchedulerFactory | None]
+    schedulerInterval: Param[str]
     metrics: Param[dict[str, Any]]
     strategy: Param[Strategy | Algorithm]
     labelCol: Param[str | list[str] | None]
@@ -126,6 +127,7 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         loss: LossFunction | nn.Module | None = None,
         optimizer: OptimizerFactory = ...,
         scheduler: SchedulerFactory | None = None,
+        schedulerInterval: str = "epoch",
         metrics: dict[str, Any] = ...,
         strategy: Strategy | Algorithm = ...,
         labelCol: str | list[str] | None = "label",
@@ -173,6 +175,7 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         loss: LossFunction | nn.Module | None = None,
         optimizer: OptimizerFactory = ...,
         scheduler: SchedulerFactory | None = None,
+        schedulerInterval: str = "epoch",
         metrics: dict[str, Any] = ...,
         strategy: Strategy | Algorithm = ...,
         labelCol: str | list[str] | None = "label",
@@ -221,6 +224,8 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     def setOptimizer(self, value: OptimizerFactory) -> Self: ...
     def getScheduler(self) -> SchedulerFactory | None: ...
     def setScheduler(self, value: SchedulerFactory | None) -> Self: ...
+    def getSchedulerInterval(self) -> str: ...
+    def setSchedulerInterval(self, value: str) -> Self: ...
     def getMetrics(self) -> dict[str, Any]: ...
     def setMetrics(self, value: dict[str, Any]) -> Self: ...
     def getStrategy(self) -> Strategy | Algorithm: ...

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan, generator
@@ -71,7 +72,11 @@ class Local:
     def _optimizer(self, objective: Objective, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         optimizer = objective.open_optimizer(parameters)
         if objective.scheduler is not None:
-            scheduler = objective.scheduler(optimizer)
+            scheduler = objective.open_scheduler(optimizer)
+            if isinstance(scheduler, ReduceLROnPlateau):
+                raise InvalidInput(
+                    "scheduler is a ReduceLROnPlateau, which no round gives a loss; expected another one."
+                )
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
                 for _ in range(self.round):

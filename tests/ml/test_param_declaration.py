@@ -114,7 +114,7 @@ def test_set_params_of_an_ensemble():
 
 
 HOW = "resourceTimeout maxRestarts minWorkers elasticTimeout"
-NOT_IN_ROUNDS = f"batchSize dropLast epochs microBatches callbacks {HOW}"
+NOT_IN_ROUNDS = f"batchSize dropLast schedulerInterval epochs microBatches callbacks {HOW}"
 SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted telemetry logLevel"
 
 

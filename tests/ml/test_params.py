@@ -50,6 +50,7 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "numWorkers": (1, 3),
     "batchSize": (256, 64),
     "dropLast": (False, True),
+    "schedulerInterval": ("epoch", "step"),
     "epochs": (1, 5),
     "seed": (0, 11),
     "strategy": (AllReduce(), ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=LocalSGDSolver(batch_size=4))),
