@@ -18,9 +18,10 @@ from sparkdl.data.batch import Input, arguments
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.training.loss import Criterion, LossFunction, as_module, check_loss, shapes
+from sparkdl.training.optimizers import takes_names
 
 ModelFactory = Callable[[], nn.Module]
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+OptimizerFactory = Callable[..., torch.optim.Optimizer]
 SchedulerFactory = Callable[..., Any]
 
 OutputKind = Literal["estimator", "classifier", "regressor"]
@@ -36,8 +37,10 @@ class Objective:
     Attributes:
         model: a factory without arguments, or a module with the initial weights.
         loss: an ``nn`` loss module, or ``loss(output, target)`` returning losses ``[B, ...]`` or a scalar batch mean.
-        optimizer: called with the parameters; default: Adam with torch's defaults.
-        scheduler: called with the optimizer, and with ``steps_per_epoch`` and ``epochs`` if it takes them; default none.
+        optimizer: called with the parameters, or if it takes ``named_parameters`` with pairs of a name and a parameter,
+            for parameter groups; default: Adam with torch's defaults.
+        scheduler: called with the optimizer, and with ``steps_per_epoch`` and ``epochs`` if it takes them; default:
+            none.
         scheduler_interval: ``"epoch"`` or ``"step"``, after which the scheduler steps; rounds step it once a round.
         metrics: name -> ``torchmetrics.Metric`` (copied before use); default: none.
         precision: ``"fp32"``, ``"bf16"`` (autocast; weights stay float32) or ``"fp64"``.
@@ -89,9 +92,9 @@ class Objective:
         # Unlike to(dtype), these two keep complex buffers.
         return (module.double() if self.dtype == torch.float64 else module.float()).to(device)
 
-    def open_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def open_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """The optimizer of these parameters; raises InvalidInput if its ``step()`` requires a closure."""
-        optimizer = self.optimizer(parameters)
+        optimizer = self.optimizer(list(named) if takes_names(self.optimizer) else [value for _, value in named])
         closure = inspect.signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise InvalidInput(

@@ -36,10 +36,11 @@ class ReplicatedReplica:
     def __init__(self, objective: Objective, device: torch.device) -> None:
         self.module = objective.build(device)
         self.module.train()
-        self.parameters: Sequence[nn.Parameter] = [p for p in self.module.parameters() if p.requires_grad]
+        named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
+        self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
         self.sink: GradientSink | None = None
         self.output: Any = None
-        self.optimizer = objective.open_optimizer(self.parameters)
+        self.optimizer = objective.open_optimizer(named)
         self.scheduler = objective.open_scheduler(self.optimizer)
         self._by_epoch = objective.scheduler_interval == "epoch"
         self._criterion = objective.criterion(device)
