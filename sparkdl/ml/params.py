@@ -155,7 +155,7 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     )
     modelArgs: Param[dict[str, Any]] = param("arguments of the model factory or class", to_arguments, {})
     optimizer: Param[str | OptimizerFactory] = param(
-        "name of an optimizer of torch, such as 'adamw', its class, or a factory that is called with the "
+        "name of an optimizer, such as 'adamw', a class, or a factory that is called with the "
         "parameters, or with pairs of a name and a parameter if its argument is named_parameters",
         to_optimizer,
         "adam",
@@ -165,7 +165,7 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         "learning rate of the optimizer; None for the optimizer's default", at_least(0, to_float), None, _STEPS
     )
     optimizerArgs: Param[dict[str, Any]] = param(
-        "other arguments of the optimizer, such as {'weight_decay': 0.01}", to_arguments, {}, _STEPS
+        "other arguments of the optimizer by name, such as weight_decay", to_arguments, {}, _STEPS
     )
     scheduler: Param[SchedulerFactory | None] = param(
         "called with the optimizer, and with steps_per_epoch and epochs if it takes them; ReduceLROnPlateau gets "

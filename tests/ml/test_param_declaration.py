@@ -127,7 +127,7 @@ SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted tel
         (
             TrainingParams,
             Scope.ROUNDS,
-            f"{NOT_IN_ROUNDS} optimizer learningRate optimizerArgs scheduler maxGradNorm augment",
+            f"{NOT_IN_ROUNDS} {OF_STEPS}",
         ),
         (TrainingParams, Scope.TASK, f"{HOW} trackers checkpointInterval runDir maxRounds maxSeconds"),
         (TrainingParams, Scope.RUN, f"{SAME_RESULT} epochs numWorkers runDir maxSeconds maxRounds"),
