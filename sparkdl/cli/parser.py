@@ -7,7 +7,7 @@ import difflib
 import inspect
 import re
 from abc import ABC
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import is_dataclass
 from functools import cache, partial
 from pkgutil import resolve_name
@@ -142,6 +142,7 @@ def _open_types(kind: type) -> dict[str, Any]:
     return types | {
         "model": Callable[[], nn.Module],
         "loss": Callable[[Any, Tensor], Any],
+        "optimizer": Callable[[Iterable[nn.Parameter]], Optimizer] | str | None,
         "scheduler": Callable[[Optimizer], LRScheduler] | None,
         "metrics": dict[str, Metric] | None,
         "columnSpecs": list[InputColumn],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from pyspark.sql import DataFrame
@@ -33,6 +34,7 @@ from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
 from sparkdl.training.loss import as_module
 from sparkdl.training.objective import ModelFactory, Objective, OutputKind
+from sparkdl.training.optimizers import optimizer_factory
 from sparkdl.training.strategies import Strategy
 
 
@@ -133,14 +135,21 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         for name in ("model", "loss"):
             if not self.isDefined(self.getParam(name)) or self.getOrDefault(name) is None:
                 raise InvalidInput(f"{name} is not set; expected it as {type(self).__name__}({name}=...).")
+        model, arguments = self.getModel(), self.getModelArgs()
+        if arguments and isinstance(model, nn.Module):
+            raise InvalidInput(
+                f"model is a {type(model).__name__}, which is made already, and modelArgs is {arguments}; expected the "
+                f"class, as in model={type(model).__name__}, or no modelArgs."
+            )
         return Objective(
-            self.getModel(),
+            partial(model, **arguments) if arguments else model,
             self.getLoss(),
-            self.getOptimizer(),
+            optimizer_factory(self.getOptimizer(), self.getLearningRate(), self.getOptimizerArgs()),
             self.getScheduler(),
             self.getMetrics(),
             self.getPrecision(),
             self.getMaxGradNorm(),
+            self.getSchedulerInterval(),
         )
 
     def training(self) -> Training:

@@ -15,6 +15,7 @@ from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.param_declaration import Converter
 from sparkdl.rounds import is_algorithm
+from sparkdl.training.optimizers import OPTIMIZERS
 
 
 def by_value(convert: Callable[[Any], Any]) -> Converter:
@@ -93,6 +94,15 @@ to_metrics = checked(
     lambda metrics: isinstance(metrics, dict) and all(isinstance(name, str) for name in metrics),
     "a dict of names and torchmetrics metrics",
     by_value(lambda value: dict(value) if isinstance(value, Mapping) else value),
+)
+to_arguments = checked(
+    lambda value: isinstance(value, dict) and all(isinstance(name, str) and name.isidentifier() for name in value),
+    "a dict of arguments by name",
+    by_value(lambda value: dict(value) if isinstance(value, Mapping) else value),
+)
+to_optimizer = checked(
+    lambda value: value in OPTIMIZERS if isinstance(value, str) else callable(value),
+    f"one of {', '.join(OPTIMIZERS)}, an optimizer class, or a function that is called with the parameters",
 )
 
 

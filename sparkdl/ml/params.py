@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import torch
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import (
     HasFeaturesCol,
@@ -32,6 +30,7 @@ from sparkdl.ml.param_types import (
     at_least,
     one_of,
     positive,
+    to_arguments,
     to_boolean,
     to_columns,
     to_float,
@@ -41,6 +40,7 @@ from sparkdl.ml.param_types import (
     to_labels,
     to_list,
     to_metrics,
+    to_optimizer,
     to_strategy,
     to_string,
     to_strings,
@@ -146,17 +146,39 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     """The model, its objective and its training."""
 
     model: Param[ModelFactory | nn.Module] = param(
-        "zero-argument model factory, such as a sparkdl.WarmStart, or a module whose weights are the start"
+        "model factory or class, called with modelArgs, such as a sparkdl.WarmStart; or a module whose weights are the "
+        "start"
     )
     loss: Param[LossFunction | nn.Module] = param(
         "nn loss module, with class weights and ignore_index as in torch on the global batch, or loss(output, target) "
         "that returns losses [B, ...] or their mean"
     )
-    optimizer: Param[OptimizerFactory] = param(
-        "called with the parameters; returns a torch optimizer", to_function, partial(torch.optim.Adam, lr=1e-3), _STEPS
+    modelArgs: Param[dict[str, Any]] = param("arguments of the model factory or class", to_arguments, {})
+    optimizer: Param[str | OptimizerFactory] = param(
+        "name of an optimizer, such as 'adamw', a class, or a factory that is called with the "
+        "parameters, or with pairs of a name and a parameter if its argument is named_parameters",
+        to_optimizer,
+        "adam",
+        _STEPS,
+    )
+    learningRate: Param[float | None] = param(
+        "learning rate of the optimizer; None for the optimizer's default", at_least(0, to_float), None, _STEPS
+    )
+    optimizerArgs: Param[dict[str, Any]] = param(
+        "other arguments of the optimizer by name, such as weight_decay", to_arguments, {}, _STEPS
     )
     scheduler: Param[SchedulerFactory | None] = param(
-        "called with the optimizer; steps after each optimizer step, or round; None for none", to_function, None, _STEPS
+        "called with the optimizer, and with steps_per_epoch and epochs if it takes them; ReduceLROnPlateau gets "
+        "valid_loss, or loss without validation rows. Rounds step it once a round. None for none",
+        to_function,
+        None,
+        _STEPS,
+    )
+    schedulerInterval: Param[str] = param(
+        "when the scheduler steps: after each 'epoch', or after each optimizer 'step'",
+        one_of(("epoch", "step")),
+        "epoch",
+        _NOT_IN_ROUNDS,
     )
     metrics: Param[dict[str, Any]] = param(
         "name -> torchmetrics metric; computed over validation rows if there are any", to_metrics, {}

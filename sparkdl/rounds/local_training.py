@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan, generator
@@ -37,8 +38,8 @@ class Local:
         Returns the sum of the last epoch's losses, each before its step, and their mass; float64 scalars.
         """
         criterion, seed = objective.criterion(), generator(*self.key, self.round).initial_seed()
-        parameters = list(trainable(module).values())
-        optimizer = self._optimizer(objective, parameters)
+        named = trainable(module)
+        parameters, optimizer = list(named.values()), self._optimizer(objective, named)
         total = mass = torch.zeros((), dtype=torch.float64)
         plan = Plan((shard.rows,), self.batch_size, seed)
         module.train()
@@ -68,10 +69,14 @@ class Local:
             raise InvalidInput("the loss is not finite; lower the learning rate, or set maxGradNorm.")
         return total, mass
 
-    def _optimizer(self, objective: Objective, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        optimizer = objective.open_optimizer(parameters)
+    def _optimizer(self, objective: Objective, named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = objective.open_optimizer(named.items())
         if objective.scheduler is not None:
-            scheduler = objective.scheduler(optimizer)
+            scheduler = objective.open_scheduler(optimizer)
+            if isinstance(scheduler, ReduceLROnPlateau):
+                raise InvalidInput(
+                    "scheduler is a ReduceLROnPlateau, which no round gives a loss; expected another one."
+                )
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
                 for _ in range(self.round):

@@ -45,9 +45,10 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
     group = world.group()
     with _seeded(training.seed, world):
         with span("set up"):
-            replica = training.layout.place(training.objective, world)
-            sync = training.strategy.attach(replica, group)
             rows = Rows(shard, group, training, world.device)
+            objective = training.objective.for_run(rows.plan.steps, training.epochs)
+            replica = training.layout.place(objective, world)
+            sync = training.strategy.attach(replica, group)
             state = TrainerState(world, training, replica, sync, rows)
             monitor = TrainingMonitor(state)
         with state.restored(), monitor.measured():

@@ -103,6 +103,10 @@ class TrainingMonitor:
         state.history.append(row)
         if state.world.rank == 0:
             record("epoch", clock=clock, **row)
+        # As rank 0 has it: if sums differed in their last bit, the schedulers of two workers might too.
+        loss = torch.tensor(float(row.get("valid_loss", row["loss"])), dtype=torch.float64, device=state.world.device)
+        state.group.broadcast_(loss)
+        state.replica.end_epoch(loss.item())
         state.stopping.after(row, module)
         self._call("on_epoch")
         state.start_epoch()

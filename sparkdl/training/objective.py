@@ -5,21 +5,24 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.data.batch import Input, arguments
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.training.loss import Criterion, LossFunction, as_module, check_loss, shapes
+from sparkdl.training.optimizers import takes_names
 
 ModelFactory = Callable[[], nn.Module]
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-SchedulerFactory = Callable[[torch.optim.Optimizer], Any]
+OptimizerFactory = Callable[..., torch.optim.Optimizer]
+SchedulerFactory = Callable[..., Any]
 
 OutputKind = Literal["estimator", "classifier", "regressor"]
 """The output of an estimator's model: any tensor, class scores, or a number."""
@@ -34,8 +37,11 @@ class Objective:
     Attributes:
         model: a factory without arguments, or a module with the initial weights.
         loss: an ``nn`` loss module, or ``loss(output, target)`` returning losses ``[B, ...]`` or a scalar batch mean.
-        optimizer: called with the parameters; default: Adam with torch's defaults.
-        scheduler: called with the optimizer; stepped after every optimizer step, or once a round. Default: none.
+        optimizer: called with the parameters, or if it takes ``named_parameters`` with pairs of a name and a parameter,
+            for parameter groups; default: Adam with torch's defaults.
+        scheduler: called with the optimizer, and with ``steps_per_epoch`` and ``epochs`` if it takes them; default:
+            none.
+        scheduler_interval: ``"epoch"`` or ``"step"``, after which the scheduler steps; rounds step it once a round.
         metrics: name -> ``torchmetrics.Metric`` (copied before use); default: none.
         precision: ``"fp32"``, ``"bf16"`` (autocast; weights stay float32) or ``"fp64"``.
         max_grad_norm: largest L2 norm of the global gradient; default: none.
@@ -48,6 +54,7 @@ class Objective:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     precision: str = "fp32"
     max_grad_norm: float | None = None
+    scheduler_interval: str = "epoch"
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -85,9 +92,9 @@ class Objective:
         # Unlike to(dtype), these two keep complex buffers.
         return (module.double() if self.dtype == torch.float64 else module.float()).to(device)
 
-    def open_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def open_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """The optimizer of these parameters; raises InvalidInput if its ``step()`` requires a closure."""
-        optimizer = self.optimizer(parameters)
+        optimizer = self.optimizer(list(named) if takes_names(self.optimizer) else [value for _, value in named])
         closure = inspect.signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise InvalidInput(
@@ -95,6 +102,34 @@ class Objective:
                 "steps on given gradients. For L-BFGS over all rows, set strategy=LBFGS()."
             )
         return optimizer
+
+    def for_run(self, steps_per_epoch: int, epochs: int) -> Objective:
+        """The objective whose scheduler factory knows the length of the run, if it takes it.
+
+        Raises:
+            InvalidInput: the factory takes the steps of an epoch, but its scheduler steps after each epoch.
+        """
+        length = {"steps_per_epoch": steps_per_epoch, "epochs": epochs}
+        bound = getattr(self.scheduler, "keywords", {})
+        if self.scheduler is None or bound.keys() & {"total_steps", *length}:
+            return self
+        taken = length.keys() & inspect.signature(self.scheduler).parameters.keys()
+        if "steps_per_epoch" in taken and self.scheduler_interval == "epoch":
+            raise InvalidInput(
+                "scheduler takes steps_per_epoch, and schedulerInterval is 'epoch'; set schedulerInterval='step'."
+            )
+        return replace(self, scheduler=partial(self.scheduler, **{name: length[name] for name in taken}))
+
+    def open_scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
+        """The scheduler of the optimizer; None without one.
+
+        Raises:
+            InvalidInput: ``ReduceLROnPlateau`` steps after each step, of which there is no validation loss.
+        """
+        scheduler = None if self.scheduler is None else self.scheduler(optimizer)
+        if isinstance(scheduler, ReduceLROnPlateau) and self.scheduler_interval == "step":
+            raise InvalidInput("scheduler is a ReduceLROnPlateau; expected schedulerInterval='epoch' with it.")
+        return scheduler
 
     def criterion(self, device: torch.device | str = "cpu") -> Criterion:
         """The loss as a ``Criterion`` on ``device``."""

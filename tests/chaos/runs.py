@@ -113,7 +113,8 @@ def augment(inputs: tuple[Any, ...], target: Tensor | None, generator: torch.Gen
 def training(*callbacks: Any, epochs: int = 2, checkpoints: Path | None = None) -> Training:
     """The run; with a folder it saves a checkpoint every other step."""
     scheduler = partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6])
-    objective = Objective(Restless, nn.CrossEntropyLoss(), partial(Momentum, lr=0.05), scheduler, max_grad_norm=0.5)
+    settings: dict[str, Any] = {"max_grad_norm": 0.5, "scheduler_interval": "step"}
+    objective = Objective(Restless, nn.CrossEntropyLoss(), partial(Momentum, lr=0.05), scheduler, **settings)
     checkpointer = None if checkpoints is None else Checkpointer(kept(checkpoints), CheckpointInterval.of(2))
     batch_size = len(TRAINED) // STEPS
     return Training(

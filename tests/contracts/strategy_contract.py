@@ -73,7 +73,8 @@ class Case:
         )
 
     def training(self, strategy: Strategy, rows: int = ROWS) -> Training:
-        settings = {"precision": self.precision, "max_grad_norm": self.max_grad_norm}
+        settings: dict[str, Any] = {"precision": self.precision, "max_grad_norm": self.max_grad_norm}
+        settings["scheduler_interval"] = "step"
         objective = Objective(work.Seeded(self.model), self.loss, self.optimizer, self.scheduler, **settings)
         options = {"seed": 5, "strategy": strategy, "micro_batches": self.accumulate}
         return Training(objective, self.batch_size or rows, self.epochs, **options)

@@ -114,7 +114,8 @@ def test_set_params_of_an_ensemble():
 
 
 HOW = "resourceTimeout maxRestarts minWorkers elasticTimeout"
-NOT_IN_ROUNDS = f"batchSize dropLast epochs microBatches callbacks {HOW}"
+NOT_IN_ROUNDS = f"batchSize dropLast schedulerInterval epochs microBatches callbacks {HOW}"
+OF_STEPS = "optimizer learningRate optimizerArgs scheduler maxGradNorm augment"
 SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted telemetry logLevel"
 
 
@@ -123,7 +124,11 @@ SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted tel
     [
         (TrainingParams, Scope.GANG, "maxRounds maxSeconds"),
         (TrainingParams, Scope.ROUNDS | Scope.STEPS, NOT_IN_ROUNDS),
-        (TrainingParams, Scope.ROUNDS, f"{NOT_IN_ROUNDS} optimizer scheduler maxGradNorm augment"),
+        (
+            TrainingParams,
+            Scope.ROUNDS,
+            f"{NOT_IN_ROUNDS} {OF_STEPS}",
+        ),
         (TrainingParams, Scope.TASK, f"{HOW} trackers checkpointInterval runDir maxRounds maxSeconds"),
         (TrainingParams, Scope.RUN, f"{SAME_RESULT} epochs numWorkers runDir maxSeconds maxRounds"),
         (TrainingParams, Scope.BASE, f"{SAME_RESULT} runDir"),

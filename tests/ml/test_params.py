@@ -29,11 +29,16 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.param_values import same
 from sparkdl.rounds.local_solvers import LocalSGDSolver
+from sparkdl.training.optimizers import optimizer_factory
 from tests.ml import nets
 from tests.ml.rows import Steps
 
 # name: (default, another value, which can be saved by name)
 PARAMS: dict[str, tuple[Any, Any]] = {
+    "modelArgs": ({}, {"outputs": 2}),
+    "optimizer": ("adam", "sgd"),
+    "learningRate": (None, 0.5),
+    "optimizerArgs": ({}, {"momentum": 0.9}),
     "scheduler": (None, partial(torch.optim.lr_scheduler.StepLR, step_size=3)),
     "metrics": ({}, {"error": torchmetrics.MeanSquaredError(squared=False)}),
     "inputCols": (["features"], ["a"]),
@@ -50,6 +55,7 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "numWorkers": (1, 3),
     "batchSize": (256, 64),
     "dropLast": (False, True),
+    "schedulerInterval": ("epoch", "step"),
     "epochs": (1, 5),
     "seed": (0, 11),
     "strategy": (AllReduce(), ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=LocalSGDSolver(batch_size=4))),
@@ -78,7 +84,6 @@ DEFAULTS = {name: default for name, (default, _) in PARAMS.items()}
 VALUES = {name: value for name, (_, value) in PARAMS.items()} | {
     "model": nets.scores,
     "loss": nn.L1Loss(),
-    "optimizer": partial(torch.optim.SGD, lr=0.5),
 }
 MODEL_PARAMS = {"inputCols", "featuresCol", "columnSpecs", "collate", "thresholds"} | {
     "predictionCol", "rawPredictionCol", "probabilityCol"
@@ -122,10 +127,10 @@ def test_defaults(make):
     assert not any(instance.isSet(param) for param in instance.params)
     defaults = DEFAULTS | {"featuresCol": "features"}
     names = MODEL_PARAMS if make is trained else {*defaults}
-    assert {param.name for param in instance.params} - {"model", "loss", "optimizer"} == names
+    assert {param.name for param in instance.params} - {"model", "loss"} == names
     assert {name: value_of(instance, name) for name in names} == {name: defaults[name] for name in names}
     if make is not trained:
-        optimizer = instance.getOptimizer()([nn.Parameter(torch.zeros(1))])
+        optimizer = optimizer_factory(instance.getOptimizer(), None, {})([nn.Parameter(torch.zeros(1))])
         assert (type(optimizer), optimizer.defaults["lr"]) == (torch.optim.Adam, 1e-3)
 
 
@@ -141,7 +146,7 @@ def test_docs_and_explanations_are_short(make):
 def test_explanation():
     estimator = TorchRegressor(loss=nn.L1Loss())
     assert estimator.explainParam("loss").endswith(" (default: MSELoss(), current: L1Loss())")
-    assert estimator.explainParam("optimizer").endswith(" (default: partial(Adam, lr=0.001))")
+    assert estimator.explainParam("optimizer").endswith(" (default: adam)")
     assert estimator.explainParam("batchSize") == "batchSize: rows of the GLOBAL batch (default: 256)"
     assert estimator.explainParam("model").endswith(" (undefined)")
 
@@ -192,7 +197,8 @@ without_uses_optimizer = make_dataclass("Half", [], namespace=ALGORITHM)
         ("precision", "fp16", "precision is 'fp16'; expected one of fp32, bf16, fp64"),
         ("maxGradNorm", 0, "maxGradNorm is 0; expected a number above 0"),
         ("thresholds", [0.0, 0.0], r"thresholds is \[0.0, 0.0\]; .* at most one"),
-        ("optimizer", "sgd", "optimizer is 'sgd'; expected a function"),
+        ("optimizer", "sdg", "optimizer is 'sdg'; expected one of .*adamw.*, or a function that is called"),
+        ("optimizerArgs", [0.1], r"optimizerArgs is \[0.1\]; expected a dict of arguments by name"),
         ("scheduler", 0.9, "scheduler is 0.9; expected a function"),
         ("strategy", "allreduce", r"strategy is 'allreduce'; expected .* AllReduce\(\).*uses_optimizer, init, map"),
         ("strategy", AllReduce, r"strategy is <class .*AllReduce'>; expected"),
@@ -315,8 +321,9 @@ def test_training_settings():
     assert (training.batch_size, training.epochs, training.seed, training.micro_batches) == (64, 5, 11, 4)
     assert (training.strategy, training.collate, training.augment) == (VALUES["strategy"], nets.mlp, nets.digits)
     objective = training.objective
-    assert (objective.model, objective.precision, objective.max_grad_norm) == (nets.scores, "fp64", 0.5)
-    assert (objective.optimizer, objective.scheduler) == (VALUES["optimizer"], VALUES["scheduler"])
+    assert same(objective.model, partial(nets.scores, outputs=2))
+    assert (objective.precision, objective.max_grad_norm, objective.scheduler) == ("fp64", 0.5, VALUES["scheduler"])
+    assert same(objective.optimizer, partial(torch.optim.SGD, momentum=0.9, lr=0.5))
 
 
 @pytest.mark.parametrize(

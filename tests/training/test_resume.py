@@ -87,6 +87,7 @@ def adam() -> tuple[Training, Columns]:
         partial(torch.optim.Adam, lr=0.05),
         partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6]),
         {"accuracy": MulticlassAccuracy(4), "range": MinMaxMetric(MulticlassAccuracy(4, average="micro"))},
+        scheduler_interval="step",
     )
     training = Training(objective, 24, 4, seed=1, micro_batches=2, patience=1, augment=noisy, callbacks=[Draws()])
     return training, replace(COLUMNS, validation=InputColumn("held", "bool"))
@@ -107,6 +108,7 @@ def sgd() -> tuple[Training, Columns]:
         partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=12),
         metrics,
         max_grad_norm=0.5,
+        scheduler_interval="step",
     )
     return Training(objective, 29, 2, seed=2, micro_batches=2, augment=noisy), COLUMNS
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
@@ -35,11 +36,13 @@ class ReplicatedReplica:
     def __init__(self, objective: Objective, device: torch.device) -> None:
         self.module = objective.build(device)
         self.module.train()
-        self.parameters: Sequence[nn.Parameter] = [p for p in self.module.parameters() if p.requires_grad]
+        named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
+        self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
         self.sink: GradientSink | None = None
         self.output: Any = None
-        self.optimizer = objective.open_optimizer(self.parameters)
-        self.scheduler = None if objective.scheduler is None else objective.scheduler(self.optimizer)
+        self.optimizer = objective.open_optimizer(named)
+        self.scheduler = objective.open_scheduler(self.optimizer)
+        self._by_epoch = objective.scheduler_interval == "epoch"
         self._criterion = objective.criterion(device)
         self._max_grad_norm = objective.max_grad_norm
         half = objective.precision == "bf16"
@@ -65,10 +68,15 @@ class ReplicatedReplica:
         if self._max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
         self.optimizer.step()
-        if self.scheduler is not None:
+        if self.scheduler is not None and not self._by_epoch:
             self.scheduler.step()
         for parameter in self.parameters:  # the optimizer may have only some of them
             parameter.grad = None
+
+    def end_epoch(self, loss: float) -> None:
+        """Step the scheduler if it steps after each epoch; ``ReduceLROnPlateau`` gets ``loss``."""
+        if self.scheduler is not None and self._by_epoch:
+            self.scheduler.step(*([loss] if isinstance(self.scheduler, ReduceLROnPlateau) else []))
 
     def state_dict(self) -> dict[str, Any]:
         """Module, optimizer and scheduler between two steps."""

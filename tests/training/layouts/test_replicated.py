@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import lr_scheduler as schedules
 
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
@@ -123,8 +124,12 @@ class Counting(work.Net):
 
 @pytest.mark.parametrize("model", [work.Normalised, Counting])
 @pytest.mark.parametrize("optimizer", [partial(torch.optim.SGD, lr=0.1, momentum=0.9), torch.optim.Adam])
-def test_restored_replica_is_bit_identical(model, optimizer):
-    options = {"optimizer": optimizer, "scheduler": partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9)}
+@pytest.mark.parametrize(
+    "scheduler",
+    [partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9), partial(schedules.ReduceLROnPlateau, patience=1)],
+)
+def test_restored_replica_is_bit_identical(model, optimizer, scheduler):
+    options = {"optimizer": optimizer, "scheduler": scheduler}
     replica, other = place(model, **options), place(model, **options)
     for seed in range(6):
         if seed == 3:
@@ -132,6 +137,7 @@ def test_restored_replica_is_bit_identical(model, optimizer):
         for each in (replica, other) if seed > 2 else (replica,):
             each.gradients(batch(seed=seed))
             each.apply()
+            each.end_epoch(1.0)
     tensors = [[*each.module.parameters(), *each.module.buffers()] for each in (replica, other)]
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*tensors, strict=True))
     assert replica.scheduler.get_last_lr() == other.scheduler.get_last_lr()

@@ -1,0 +1,99 @@
+"""When the scheduler steps, and what it knows of the run."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from sparkdl.cluster.group.world import World
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import InvalidInput
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.rounds.loop import Rounds
+from sparkdl.training.layouts.replicated import Replicated
+from sparkdl.training.loop import Training
+from sparkdl.training.objective import Objective
+
+ROWS = 12
+DATA = {"x": np.random.default_rng(0).normal(size=(ROWS, 3)), "y": np.arange(ROWS) % 2.0}
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y"))
+SGD = partial(torch.optim.SGD, lr=1.0)
+
+
+def objective(scheduler: Any, interval: str = "epoch") -> Objective:
+    return Objective(partial(nn.Linear, 3, 1), nn.MSELoss(), SGD, scheduler, scheduler_interval=interval)
+
+
+def rates(objective: Objective, losses: list[float]) -> list[float]:
+    """The learning rate after each epoch of two steps."""
+    replica, seen = Replicated().place(objective, World()), []
+    for loss in losses:
+        for _ in range(2):
+            replica.optimizer.step()
+            replica.apply()
+        replica.end_epoch(loss)
+        seen.append(replica.optimizer.param_groups[0]["lr"])
+    return seen
+
+
+HALVES = partial(lr_scheduler.StepLR, step_size=1, gamma=0.5)
+
+
+@pytest.mark.parametrize(("interval", "expected"), [("epoch", [0.5, 0.25]), ("step", [0.25, 0.0625])])
+def test_scheduler_steps_after_each_epoch_or_step(interval, expected) -> None:
+    assert rates(objective(HALVES, interval), [1.0, 1.0]) == expected
+
+
+def test_plateau_gets_the_loss() -> None:
+    plateau = partial(lr_scheduler.ReduceLROnPlateau, patience=0, factor=0.1)
+    assert rates(objective(plateau), [3.0, 2.0, 2.5, 1.0]) == pytest.approx([1.0, 1.0, 0.1, 0.1])
+    with pytest.raises(InvalidInput, match="scheduler is a ReduceLROnPlateau; expected schedulerInterval='epoch'"):
+        rates(objective(plateau, "step"), [])
+
+
+class Logged(lr_scheduler.ReduceLROnPlateau):
+    """Appends each loss that it gets to a file."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, path: Path) -> None:
+        super().__init__(optimizer)
+        self.path = path
+
+    def step(self, metrics: Any, epoch: Any = None) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{metrics!r}\n")
+
+
+def test_training_steps_the_scheduler_with_the_epoch_s_loss(tmp_path) -> None:
+    training = Training(objective(partial(Logged, path=tmp_path / "losses")), 4, epochs=3)
+    history = InlineCluster().gang(training, DATA, COLUMNS)[0].history
+    assert [float(line) for line in (tmp_path / "losses").read_text().split()] == [row["loss"] for row in history]
+
+
+def test_factory_gets_the_length_of_the_run() -> None:
+    def schedule(optimizer: torch.optim.Optimizer, steps_per_epoch: int, epochs: int) -> Any:
+        assert (steps_per_epoch, epochs) == (3, 2)
+        return HALVES(optimizer)
+
+    InlineCluster().gang(Training(objective(schedule, "step"), 4, epochs=2), DATA, COLUMNS)
+    one = partial(lr_scheduler.OneCycleLR, max_lr=0.1)
+    assert objective(one, "step").for_run(3, 2).open_scheduler(SGD([nn.Parameter(torch.ones(1))])).total_steps == 6
+    fixed = objective(partial(one, total_steps=5))
+    assert fixed.for_run(3, 2) is fixed
+    with pytest.raises(InvalidInput, match="scheduler takes steps_per_epoch, and schedulerInterval is 'epoch'"):
+        InlineCluster().gang(Training(objective(one), 4, epochs=2), DATA, COLUMNS)
+
+
+def test_rounds_refuse_a_scheduler_that_needs_losses() -> None:
+    with (
+        InlineCluster().map_reduce(DATA, COLUMNS) as jobs,
+        pytest.raises(InvalidInput, match="ReduceLROnPlateau, which no round gives a loss"),
+    ):
+        Rounds(ParallelSGD(rounds=2), objective(lr_scheduler.ReduceLROnPlateau), max_rounds=2).run(jobs)
