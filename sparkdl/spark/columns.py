@@ -64,9 +64,9 @@ def select_columns(frame: DataFrame, columns: Columns | Sequence[str] | None) ->
 def check_frame(frame: object, *, bounded: bool = False) -> None:
     """Raise InvalidInput unless the data is a Spark DataFrame, which with ``bounded`` is no stream."""
     if not hasattr(frame, "mapInArrow"):
-        kind = f"{type(frame).__module__.partition('.')[0]} {type(frame).__name__}"
+        kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}".removeprefix("builtins.")
         raise InvalidInput(
-            f"data is a {kind}; expected a Spark DataFrame, which spark.createDataFrame(data) makes of a pandas one."
+            f"data is of type {kind}; expected a Spark DataFrame, which spark.createDataFrame(data) makes of a pandas one."
         )
     if bounded and getattr(frame, "isStreaming", False):
         raise InvalidInput(

@@ -134,7 +134,7 @@ def flat():
             {"kind": "estimator"},
             {"fp32": T.ArrayType(T.FloatType()), "fp64": T.ArrayType(T.DoubleType())},
         ),
-        (3 * [nets.column], {"kind": "estimator", "scalar": True}, {"fp32": T.FloatType()}),
+        (3 * [nets.column], {"kind": "estimator", "output": [1]}, {"fp32": T.FloatType()}),
     ],
 )
 def test_means_and_sums_are_equal_both_ways(spark, factories, given, types):

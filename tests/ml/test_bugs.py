@@ -196,7 +196,7 @@ def test_names_of_numpy_were_pickled(tmp_path) -> None:
 def test_data_that_is_no_bounded_dataframe_failed_anywhere(spark, data) -> None:
     model = regressor().fit(data)
     for call in (regressor().fit, model.transform, Bagging(base=regressor()).fit):
-        with pytest.raises(InvalidInput, match=r"data is a pandas DataFrame; expected a Spark DataFrame"):
+        with pytest.raises(InvalidInput, match=r"data is of type pandas.DataFrame; expected a Spark DataFrame"):
             call(data.limit(3).toPandas())
     stream = spark.readStream.format("rate").load()
     for call in (regressor().fit, Bagging(base=regressor()).fit):
