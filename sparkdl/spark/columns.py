@@ -66,7 +66,7 @@ def check_frame(frame: object, *, bounded: bool = False) -> None:
     if not hasattr(frame, "mapInArrow"):
         kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}".removeprefix("builtins.")
         raise InvalidInput(
-            f"data is of type {kind}; expected a Spark DataFrame, which spark.createDataFrame(data) makes of a pandas one."
+            f"data is of type {kind}; expected a Spark DataFrame, such as spark.createDataFrame(data) of a pandas one."
         )
     if bounded and getattr(frame, "isStreaming", False):
         raise InvalidInput(

@@ -182,7 +182,8 @@ def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tens
     if not isinstance(value, Tensor) or (value.dim() and len(value) != len(target)):
         raise InvalidInput(
             f"loss(output, target) returned {shapes(value)} for {len(target)} rows; expected a torch.Tensor of "
-            f"losses [{len(target)}, ...], or of their mean. The output was {shapes(output)}, the target {shapes(target)}."
+            f"losses [{len(target)}, ...], or of their mean. The output was {shapes(output)}, the target "
+            f"{shapes(target)}."
         )
     return value
 

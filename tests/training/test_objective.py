@@ -265,4 +265,4 @@ def test_weights_and_loss_have_dtype_of_precision(precision: str, dtype: torch.d
 def test_invalid_objective_raises(options: dict[str, Any], message: str) -> None:
     options = {"model": partial(nn.Linear, 2, 1), "loss": nn.MSELoss()} | options
     with pytest.raises(InvalidInput, match=message):
-        (made := Objective(**options)).open_optimizer(made.build().parameters())
+        (made := Objective(**options)).open_optimizer(made.build().named_parameters())
