@@ -77,8 +77,11 @@ def check_frame(frame: object, *, bounded: bool = False) -> None:
 
 def same_names(frame: DataFrame, name: str, names: Sequence[str]) -> list[str]:
     """The ``names`` that Spark does not distinguish from ``name``; by default it ignores case."""
-    exact = str(frame.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
-    return [other for other in names if other == name or (not exact and other.lower() == name.lower())]
+    alike = [other for other in names if other.lower() == name.lower()]
+    same = [other for other in alike if other == name]
+    if len(same) == len(alike):  # without asking the JVM, for frames of many columns
+        return alike
+    return same if str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true" else alike
 
 
 def numbered(frame: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+from torch import Tensor, nn
 
 from sparkdl import TorchClassifier, TorchRegressor
 from sparkdl.errors import InvalidInput
@@ -61,9 +62,30 @@ def estimator(**values: Any) -> TorchRegressor:
     return TorchRegressor(**{"model": linear(0.0), "inputCols": ["x"], **values})
 
 
+def of_same_name(at: int) -> type[nn.Module]:
+    class Net(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * scale
+
+    scale = at
+    return Net
+
+
+def of_helper(at: int) -> Any:
+    """A loss that calls a function of its module; the two modules differ in the function's body."""
+    program: dict[str, Any] = {"__name__": "program"}
+    exec(f"def helper(x):\n    return x + {at}\n\ndef loss(output, target):\n    return helper(output)", program)
+    return program["loss"]
+
+
 # test_describe has all kinds of values.
 CHANGES = {
     "start weights": ("model", linear),
+    "class of the same name": ("model", of_same_name),
+    "loss body": ("loss", lambda at: [lambda output, target: output, lambda output, target: target][at]),
+    "closure value": ("loss", lambda at: lambda output, target: output * at),
+    "helper of the same module": ("loss", of_helper),
+    "learning rate": ("learningRate", lambda at: 0.1 + at),
     "number": ("batchSize", lambda at: 20 + at),
 }
 
