@@ -118,6 +118,18 @@ def test_columns_and_callbacks_are_objects(estimator):
         assert result == [(resolve_name("some_nets.Saves"), 3), (resolve_name("some_nets.Saves"), 1)]
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "torch.optim.AdamW", {"class_path": "torch.optim.AdamW"}])
+def test_optimizer_is_a_name_or_a_class(estimator, optimizer):
+    settings = {"learningRate": 0.5, "optimizerArgs": {"weight_decay": 0.1}, "modelArgs": {"hidden": 7}}
+    values = settings | {"optimizer": optimizer, "schedulerInterval": "step", "dropLast": True}
+    found = estimator(values)
+    objective, training = found.objective(), found.training()
+    made = objective.open_optimizer(nn.Linear(1, 1).named_parameters())
+    assert (type(made), made.defaults["lr"], made.defaults["weight_decay"]) == (torch.optim.AdamW, 0.5, 0.1)
+    assert objective.model.keywords["hidden"] == 7
+    assert (objective.scheduler_interval, training.drop_last) == ("step", True)
+
+
 @pytest.mark.parametrize("name", ["collate", "augment"])
 def test_functions_are_import_paths_or_objects(estimator, name):
     path, noise = "some_nets.as_they_are", {"class_path": "some_nets.Noise", "init_args": {"scale": 0.5}}
