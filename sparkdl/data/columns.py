@@ -113,22 +113,18 @@ class Columns:
         single = (self.weight, self.validation, self.row_id, self.client)
         return (*self.targets, *(column for column in single if column is not None))
 
-    @property
-    def _free(self) -> set[str]:
-        return {column.name for column in self.inputs if column.dtype is None}
-
     def __iter__(self) -> Iterator[InputColumn]:
         """Every column once, in the order of the fields; several uses of a column are merged.
 
         Raises:
             InvalidInput: two uses of a column need different dtypes or shapes, or a column that is no input is ragged.
         """
+        # An input without a dtype keeps the column's own, which the other uses convert.
+        free = {column.name for column in self.inputs if column.dtype is None}
+        others = [replace(column, dtype=None) if column.name in free else column for column in self.others]
         merged: dict[str, InputColumn] = {}
-        for column in (*self.inputs, *self.others):
-            # An input without a dtype keeps the column's own, which the other uses convert.
-            free = column.name in self._free and column not in self.inputs
-            use = replace(column, dtype=None) if free else column
-            merged[use.name] = _merge(merged.get(use.name, use), use)
+        for column in (*self.inputs, *others):
+            merged[column.name] = _merge(merged.get(column.name, column), column)
         for column in self.others:
             if merged[column.name].ragged is not None:
                 raise InvalidInput(
@@ -142,8 +138,9 @@ class Columns:
 
         ``fractions`` tells whether the type of a column has them.
         """
+        free = {column.name for column in self.inputs if column.dtype is None}
         for column in self.others:
-            if column.dtype == "int64" and column.name in self._free and fractions(column.name):
+            if column.dtype == "int64" and column.name in free and fractions(column.name):
                 raise InvalidInput(
                     f"column {column.name!r} is an input, as {self.floating}, and a class label or an id, as int64; "
                     "select it a second time under another name."

@@ -48,7 +48,8 @@ class Plan:
     @property
     def steps(self) -> int:
         """Steps of an epoch, equal on all workers."""
-        return (self.drop_last and self.total // self.batch_size) or -(-self.total // self.batch_size)
+        whole = self.total // self.batch_size
+        return whole if self.drop_last and whole else -(-self.total // self.batch_size)
 
     def size(self, step: int) -> int:
         """Rows of a step's global batch."""

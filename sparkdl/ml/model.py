@@ -71,7 +71,9 @@ class TorchModel(OutputParams, Saveable, Model):
         """The number of a classifier's classes; None if the output's shape is unknown."""
         if self._kind != "classifier":
             raise AttributeError(f"the model of a {self._kind} has no classes.")
-        return 2 if self._scalar else None if self._output is None else self._output[-1]
+        if self._output is None:
+            return None
+        return 2 if self._scalar else self._output[-1]
 
     @property
     def _scalar(self) -> bool:

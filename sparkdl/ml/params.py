@@ -49,7 +49,7 @@ from sparkdl.ml.param_types import (
 from sparkdl.rounds import Algorithm
 from sparkdl.telemetry.log_forwarding import LEVELS
 from sparkdl.training.loss import LossFunction
-from sparkdl.training.objective import ModelFactory, OptimizerFactory, SchedulerFactory
+from sparkdl.training.objective import INTERVALS, ModelFactory, OptimizerFactory, SchedulerFactory
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 
@@ -176,7 +176,7 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     )
     schedulerInterval: Param[str] = param(
         "when the scheduler steps: after each 'epoch', or after each optimizer 'step'",
-        one_of(("epoch", "step")),
+        one_of(INTERVALS),
         "epoch",
         _NOT_IN_ROUNDS,
     )

@@ -6,23 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sparkdl.cluster.tasks import TaskRunner, Tensors
-from sparkdl.data.batching import stored_batch
 from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import fingerprint
-from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.training.dataloader import check_split
 from sparkdl.training.labels import Classes, check_bounds, label_bounds
+from sparkdl.training.loss import Criterion
 from sparkdl.training.objective import Objective, OutputKind, trained
-from sparkdl.training.probe import probe
-
-_PROBE = 2  # rows of the trial batch
+from sparkdl.training.probe import probe, trial_batch
 
 
 @dataclass(frozen=True)
@@ -52,31 +48,20 @@ class InspectShard:
         validation = 0 if shard.columns.validation is None else len(shard.split()[1])
         bounds = None if self.classes is None else label_bounds(shard, self.classes)
         note = {"fingerprint": str(fingerprint(shard)), "rows": (shard.rows - validation, validation), "bounds": bounds}
-        training = as_only_shard(shard, self.objective.criterion())
-        training = training if shard.columns.validation is None else training.subset(shard.split()[0], shard.shard_rows)
-        return {}, note | {"columns": shard.columns, "mass": training.mass()} | self._probe(shard)
-
-    def _probe(self, shard: Shard) -> dict[str, Any]:
-        if not shard.rows:
-            return {"inputs": None, "output": None}
         criterion = self.objective.criterion()
         shard = as_only_shard(shard, criterion)
-        batch = stored_batch(shard, _probed(shard))
-        batch = self.transforms(batch, generator(0)) if self.transforms else batch
+        training = shard if shard.columns.validation is None else shard.subset(shard.split()[0], shard.shard_rows)
+        return {}, note | {"columns": shard.columns, "mass": training.mass()} | self._probe(shard, criterion)
+
+    def _probe(self, shard: Shard, criterion: Criterion) -> dict[str, Any]:
+        if not shard.rows:
+            return {"inputs": None, "output": None}
+        batch = trial_batch(shard, self.transforms)
         with torch.random.fork_rng(devices=[]):
             output, summary = probe(self.objective.build(), batch, self.kind)
             if batch.weight:  # else there is no mean
                 trained(criterion(output, batch))
         return summary
-
-
-def _probed(shard: Shard) -> Tensor:
-    """Stored positions of the first few rows, rows of positive weight first."""
-    positions = torch.arange(min(_PROBE, shard.rows))
-    if shard.denominators is not None:
-        weighs = (shard.denominators if shard.order is None else shard.denominators.index_select(0, shard.order)) > 0
-        positions = torch.cat([torch.nonzero(mask).flatten()[:_PROBE] for mask in (weighs, ~weighs)])[:_PROBE]
-    return positions if shard.order is None else shard.order[positions]
 
 
 def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:

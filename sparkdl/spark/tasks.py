@@ -101,7 +101,9 @@ class SparkTaskRunner:
             try:
                 triggers = sorted(self._triggers.collect())
             except JVM_ERRORS as error:
-                raise cancellation(error) or error from error
+                if (stopped := cancellation(error)) is not None:
+                    raise stopped from error
+                raise
             shards = {shard: (rows, json.loads(about)) for shard, rows, about in triggers}
         for shard, (_, about) in shards.items():
             if "trouble" in about:

@@ -15,17 +15,15 @@ from torch import nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
-from sparkdl.data.batching import Batcher, stored_batch
-from sparkdl.data.sampler import Plan, generator
+from sparkdl.data.batching import Batcher
+from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.labels import check_bounds, label_bounds
-from sparkdl.training.probe import probe
+from sparkdl.training.probe import probe, trial_batch
 from sparkdl.training.spec import TrainingSpec
-
-_PROBE = 2  # rows of the trial batch
 
 
 class Rows:
@@ -65,10 +63,7 @@ class Rows:
         """Try the module on the first rows, see ``sparkdl.training.probe``; the report's ``inputs`` and ``output``."""
         if not self.shard.rows:
             return {"inputs": None, "output": None}
-        first = torch.arange(min(_PROBE, self.shard.rows))
-        batch = stored_batch(self.shard, first if self.shard.order is None else self.shard.order[first])
-        if self._collate is not None:
-            batch = Transforms(self._collate)(batch, generator(0))
+        batch = trial_batch(self.shard, Transforms(self._collate))
         batch = replace(batch, inputs=tuple(column.to(self._device) for column in batch.inputs))
         return probe(module, batch, self._kind)[1]
 

@@ -28,6 +28,7 @@ OutputKind = Literal["estimator", "classifier", "regressor"]
 """The output of an estimator's model: any tensor, class scores, or a number."""
 
 PRECISIONS = ("fp32", "bf16", "fp64")
+INTERVALS = ("epoch", "step")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ class Objective:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise InvalidInput(f"precision is {self.precision!r}; expected one of {', '.join(PRECISIONS)}.")
+        if self.scheduler_interval not in INTERVALS:
+            raise InvalidInput(
+                f"schedulerInterval is {self.scheduler_interval!r}; expected one of {', '.join(INTERVALS)}."
+            )
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise InvalidInput(f"maxGradNorm is {self.max_grad_norm!r}; expected a number above 0, or None.")
         check_loss(self.loss)

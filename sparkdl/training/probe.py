@@ -9,15 +9,30 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.data.batch import Batch, Input, arguments
+from sparkdl.data.batching import stored_batch
+from sparkdl.data.sampler import generator
+from sparkdl.data.shard import Shard
+from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loss import shapes
 from sparkdl.training.objective import OutputKind, forward
 
+_ROWS = 2  # of the trial
 _EXPECTED = {
-    "estimator": "one tensor [B, ...]",
-    "classifier": "scores [B, classes], [B] or [B, 1]",
-    "regressor": "numbers [B] or [B, 1]",
+    "estimator": "expected one tensor [B, ...]",
+    "classifier": "a classifier's model returns scores [B, classes], [B] or [B, 1]",
+    "regressor": "a regressor's model returns numbers [B] or [B, 1]",
 }
+
+
+def trial_batch(shard: Shard, transforms: Transforms | None) -> Batch:
+    """The first few rows of a shard with rows, those of positive weight first."""
+    positions = torch.arange(min(_ROWS, shard.rows))
+    if shard.denominators is not None:
+        weighs = (shard.denominators if shard.order is None else shard.denominators.index_select(0, shard.order)) > 0
+        positions = torch.cat([torch.nonzero(mask).flatten()[:_ROWS] for mask in (weighs, ~weighs)])[:_ROWS]
+    batch = stored_batch(shard, positions if shard.order is None else shard.order[positions])
+    return transforms(batch, generator(0)) if transforms else batch
 
 
 def probe(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple[Any, dict[str, Any]]:
@@ -51,12 +66,10 @@ def check_output(output: Any, rows: int, kind: OutputKind) -> None:
         single = output.dim() == 1 or (output.dim() == 2 and output.shape[1] == 1)
         if single or kind == "estimator" or (kind == "classifier" and output.dim() == 2):
             return
-    advice = "TorchEstimator takes any tensor."
+    advice = "" if kind == "estimator" else " TorchEstimator takes any tensor."
     if not isinstance(output, Tensor):
-        advice = "If the loss needs more than one tensor, return it if self.training, and the prediction otherwise."
-    raise InvalidInput(
-        f"the model returned {shapes(output)} for {rows} rows; a {kind}'s model returns {_EXPECTED[kind]}. {advice}"
-    )
+        advice = " If the loss needs more than one tensor, return it if self.training, and the prediction otherwise."
+    raise InvalidInput(f"the model returned {shapes(output)} for {rows} rows; {_EXPECTED[kind]}.{advice}")
 
 
 def _row_shapes(columns: Sequence[Input]) -> list[tuple[list[int], str]] | None:

@@ -81,8 +81,8 @@ class Outputs:
         return pa.array([], to_arrow_type(self.type(floating)))
 
     def _columns(self, raw: Tensor) -> dict[str, pa.Array]:
-        if self.kind != "votes":
-            check_output(raw, len(raw), self.kind)
+        assert self.kind != "votes"
+        check_output(raw, len(raw), self.kind)
         single = raw.dim() == 1 or (raw.dim() == 2 and raw.shape[1] == 1)
         if self.kind == "classifier":
             if self.probabilities:
