@@ -87,7 +87,7 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
         if self.getPartitioned() and not trains_in_task(base):
             raise InvalidInput(
                 f"partitioned is True, and the base is a {type(leaf(base)).__name__} that does not train in a task; "
-                "expected a PyTorch estimator with numWorkers=1, device='cpu' and a strategy of a gang."
+                "expected a PyTorch estimator with numWorkers 1 or None, device='cpu' and a strategy of a gang."
             )
         if self.getVoting() is not None and kind != "classifier":
             warnings.warn(f"voting is set, but only classifiers use it; this {kind} ignores it.", stacklevel=4)

@@ -74,11 +74,21 @@ def changed(base: Estimator[Any], **values: Any) -> Estimator[Any]:
     return base.copy({last.getParam(name): value for name, value in values.items() if last.hasParam(name)})
 
 
+def with_one_worker(base: Estimator[Any]) -> Estimator[Any]:
+    """The base, or if it trains on a gang without ``numWorkers``, a copy with one worker."""
+    last = leaf(base)
+    if not isinstance(last, TrainingParams) or is_algorithm(last.getStrategy()) or last.getNumWorkers() is not None:
+        return base
+    copied = base.copy()
+    cast(TrainingParams, leaf(copied)).setNumWorkers(1)
+    return copied
+
+
 def trains_in_task(base: Estimator[Any]) -> bool:
     """Whether a base trains in a Spark task by itself: a PyTorch one of one worker, on a CPU, without rounds."""
     return (
         isinstance(base, TrainingParams)
         and not is_algorithm(base.getStrategy())
-        and base.getNumWorkers() == 1
+        and base.getNumWorkers() in (None, 1)
         and base.getDevice() == "cpu"
     )

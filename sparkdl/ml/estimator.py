@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from dataclasses import replace
@@ -30,12 +31,16 @@ from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame
+from sparkdl.spark.worker_count import choose_workers
 from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
 from sparkdl.training.loss import as_module
+from sparkdl.training.monitored_value import check_monitor
 from sparkdl.training.objective import ModelFactory, Objective, OutputKind
 from sparkdl.training.optimizers import optimizer_factory
 from sparkdl.training.strategies import Strategy
+
+logger = logging.getLogger(__name__)
 
 
 class DistributedEstimator(ParamMapEstimator, Saveable):
@@ -57,11 +62,17 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         for name in self.changed_from_default(self._unused()):
             value, strategy = self.getOrDefault(name), self.getStrategy()
             warnings.warn(f"{name}={value!r} is ignored: {strategy!r} does not use it.", stacklevel=3)
+        if not (self.getPatience() or fit.training.keeps_best(validated=fit.columns.validation is not None)):
+            # A scheduler may compare the monitored values, without minDelta.
+            for name in self.changed_from_default(("minDelta", *(() if self.getScheduler() else ("monitor",)))):
+                value = self.getOrDefault(name)
+                warnings.warn(f"{name}={value!r} is ignored without patience and keepBest.", stacklevel=3)
         unit = "Rank" if fit.algorithm is None else "Shard"
-        watch = Watch(fit.run, self, trackers=self.getTrackers(), events=self.getTelemetry(), unit=unit)
+        sized = self if self.getNumWorkers() is not None else self.copy()._set(numWorkers=self._choose_workers(fit))
+        watch = Watch(fit.run, sized, trackers=self.getTrackers(), events=self.getTelemetry(), unit=unit)
         cluster = SparkCluster(
             fit.data.sparkSession,
-            self.getNumWorkers(),
+            sized.getNumWorkers() or 1,
             device=self.getDevice(),
             resource_timeout=self.getResourceTimeout(),
             allow_unencrypted=self.getAllowUnencrypted(),
@@ -105,6 +116,16 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             self.getMaxSeconds(),
         )
 
+    def _choose_workers(self, fit: FitSpec) -> int:
+        """The workers of a fit without ``numWorkers``; the run's configuration keeps them for its checkpoints."""
+        before = (fit.run.load("config") or {}).get("numWorkers")
+        if fit.algorithm is None:
+            chosen = choose_workers(fit.data, self.getBatchSize(), before=before)
+        else:
+            chosen = before or fit.data.sparkSession.sparkContext.defaultParallelism
+        logger.info("numWorkers is None; %s takes %d.", type(self).__name__, chosen)
+        return int(chosen)
+
     def _unused(self) -> tuple[str, ...]:
         strategy = self.getStrategy()
         if not is_algorithm(strategy):
@@ -141,15 +162,19 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
                 f"model is a {type(model).__name__}, which is made already, and modelArgs is {arguments}; expected the "
                 f"class, as in model={type(model).__name__}, or no modelArgs."
             )
+        metrics, validated = self.getMetrics(), self.getValidationIndicatorCol() is not None
+        check_monitor(self.getMonitor(), metrics, validated=validated, in_rounds=is_algorithm(self.getStrategy()))
         return Objective(
             partial(model, **arguments) if arguments else model,
             self.getLoss(),
             optimizer_factory(self.getOptimizer(), self.getLearningRate(), self.getOptimizerArgs()),
             self.getScheduler(),
-            self.getMetrics(),
+            metrics,
             self.getPrecision(),
             self.getMaxGradNorm(),
             self.getSchedulerInterval(),
+            self.getMonitor(),
+            self.getMonitorMode(),
         )
 
     def training(self) -> Training:
@@ -169,6 +194,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             drop_last=self.getDropLast(),
             kind=self._kind,
             patience=self.getPatience(),
+            min_delta=self.getMinDelta(),
+            keep_best=self.getKeepBest(),
             callbacks=tuple(self.getCallbacks()),
             classes=self.classes(),
             collate=self.getCollate(),

@@ -49,6 +49,7 @@ from sparkdl.ml.param_types import (
 from sparkdl.rounds import Algorithm
 from sparkdl.telemetry.log_forwarding import LEVELS
 from sparkdl.training.loss import LossFunction
+from sparkdl.training.monitored_value import MODES
 from sparkdl.training.objective import INTERVALS, ModelFactory, OptimizerFactory, SchedulerFactory
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
@@ -168,8 +169,8 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         "other arguments of the optimizer by name, such as weight_decay", to_arguments, {}, _STEPS
     )
     scheduler: Param[SchedulerFactory | None] = param(
-        "called with the optimizer, and with steps_per_epoch and epochs if it takes them; ReduceLROnPlateau gets "
-        "valid_loss, or loss without validation rows. Rounds step it once a round. None for none",
+        "called with the optimizer, and with steps_per_epoch and epochs if it takes them; ReduceLROnPlateau gets the "
+        "value of monitor. Rounds step it once a round. None for none",
         to_function,
         None,
         _STEPS,
@@ -201,8 +202,12 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     idCol: Param[str | None] = param(
         "unique integer column that fixes the order of rows; None numbers them on arrival", to_string, None
     )
-    numWorkers: Param[int] = param(
-        "workers of a gang, or shards of rounds; one task each", at_least(1), 1, ~(Scope.RUN | Scope.PIPELINE)
+    numWorkers: Param[int | None] = param(
+        "workers of a gang, or shards of rounds; one task each. None for all slots, at most one for each batchSize "
+        "rows; in rounds for spark.default.parallelism; in ensembles for 1",
+        at_least(1),
+        None,
+        ~(Scope.RUN | Scope.PIPELINE),
     )
     batchSize: Param[int] = param("rows of the GLOBAL batch", at_least(1), 256, _NOT_IN_ROUNDS)
     dropLast: Param[bool] = param(
@@ -211,7 +216,7 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         False,
         _NOT_IN_ROUNDS,
     )
-    epochs: Param[int] = param("passes over the data", at_least(1), 1, _NOT_IN_ROUNDS & ~Scope.RUN)
+    epochs: Param[int] = param("passes over the data", at_least(1), 10, _NOT_IN_ROUNDS & ~Scope.RUN)
     seed: Param[int] = param("seed of weights, permutations and dropout", to_int, 0)
     device: Param[str] = param("cpu or cuda", one_of(("cpu", "cuda")), "cpu")
     precision: Param[str] = param("fp32, bf16 (autocast) or fp64", one_of(("fp32", "bf16", "fp64")), "fp32")
@@ -223,9 +228,26 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         "number of classes, which bounds labels; None takes the width of the model's output", at_least(2), None
     )
     patience: Param[int | None] = param(
-        "epochs without a smaller valid_loss, or loss if no row is for validation, before training ends with the best "
-        "epoch's weights; None trains all epochs",
+        "epochs, or rounds, without a better value of monitor before training ends; None trains all epochs",
         at_least(1),
+        None,
+    )
+    monitor: Param[str | None] = param(
+        "column of the history that patience, keepBest and ReduceLROnPlateau compare, such as 'valid_auc' for a metric "
+        "'auc'; None for valid_loss, or without validation rows loss or objective",
+        to_string,
+        None,
+    )
+    monitorMode: Param[str] = param(
+        "better value of monitor: 'min' or 'max'; 'auto' asks the metric, and minimizes a loss", one_of(MODES), "auto"
+    )
+    minDelta: Param[float] = param(
+        "improvement of monitor below which an epoch, or round, is no better", at_least(0, to_float), 0.0
+    )
+    keepBest: Param[bool | None] = param(
+        "whether the model has the weights of the epoch, or round, with the best value of monitor, not the last; None "
+        "for yes with validation rows or patience",
+        to_boolean,
         None,
     )
     augment: Param[Callable[..., Any] | None] = param(

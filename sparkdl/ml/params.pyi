@@ -109,7 +109,7 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     weightCol: Param[str | None]
     validationIndicatorCol: Param[str | None]
     idCol: Param[str | None]
-    numWorkers: Param[int]
+    numWorkers: Param[int | None]
     batchSize: Param[int]
     dropLast: Param[bool]
     epochs: Param[int]
@@ -120,6 +120,10 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     microBatches: Param[int]
     numClasses: Param[int | None]
     patience: Param[int | None]
+    monitor: Param[str | None]
+    monitorMode: Param[str]
+    minDelta: Param[float]
+    keepBest: Param[bool | None]
     augment: Param[Callable[..., Any] | None]
     callbacks: Param[list[Any]]
     trackers: Param[list[Any]]
@@ -140,10 +144,10 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         weightCol: str | None = None,
         validationIndicatorCol: str | None = None,
         idCol: str | None = None,
-        numWorkers: int = 1,
+        numWorkers: int | None = None,
         batchSize: int = 256,
         dropLast: bool = False,
-        epochs: int = 1,
+        epochs: int = 10,
         seed: int = 0,
         device: str = "cpu",
         precision: str = "fp32",
@@ -151,6 +155,10 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         microBatches: int = 1,
         numClasses: int | None = None,
         patience: int | None = None,
+        monitor: str | None = None,
+        monitorMode: str = "auto",
+        minDelta: float = 0.0,
+        keepBest: bool | None = None,
         augment: Callable[..., Any] | None = None,
         callbacks: list[Any] = ...,
         trackers: list[Any] = ...,
@@ -191,10 +199,10 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         weightCol: str | None = None,
         validationIndicatorCol: str | None = None,
         idCol: str | None = None,
-        numWorkers: int = 1,
+        numWorkers: int | None = None,
         batchSize: int = 256,
         dropLast: bool = False,
-        epochs: int = 1,
+        epochs: int = 10,
         seed: int = 0,
         device: str = "cpu",
         precision: str = "fp32",
@@ -202,6 +210,10 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         microBatches: int = 1,
         numClasses: int | None = None,
         patience: int | None = None,
+        monitor: str | None = None,
+        monitorMode: str = "auto",
+        minDelta: float = 0.0,
+        keepBest: bool | None = None,
         augment: Callable[..., Any] | None = None,
         callbacks: list[Any] = ...,
         trackers: list[Any] = ...,
@@ -253,8 +265,8 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     def setValidationIndicatorCol(self, value: str | None) -> Self: ...
     def getIdCol(self) -> str | None: ...
     def setIdCol(self, value: str | None) -> Self: ...
-    def getNumWorkers(self) -> int: ...
-    def setNumWorkers(self, value: int) -> Self: ...
+    def getNumWorkers(self) -> int | None: ...
+    def setNumWorkers(self, value: int | None) -> Self: ...
     def getBatchSize(self) -> int: ...
     def setBatchSize(self, value: int) -> Self: ...
     def getDropLast(self) -> bool: ...
@@ -275,6 +287,14 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     def setNumClasses(self, value: int | None) -> Self: ...
     def getPatience(self) -> int | None: ...
     def setPatience(self, value: int | None) -> Self: ...
+    def getMonitor(self) -> str | None: ...
+    def setMonitor(self, value: str | None) -> Self: ...
+    def getMonitorMode(self) -> str: ...
+    def setMonitorMode(self, value: str) -> Self: ...
+    def getMinDelta(self) -> float: ...
+    def setMinDelta(self, value: float) -> Self: ...
+    def getKeepBest(self) -> bool | None: ...
+    def setKeepBest(self, value: bool | None) -> Self: ...
     def getAugment(self) -> Callable[..., Any] | None: ...
     def setAugment(self, value: Callable[..., Any] | None) -> Self: ...
     def getCallbacks(self) -> list[Any]: ...

@@ -50,6 +50,8 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
             max_rounds=fit.max_rounds,
             max_seconds=fit.max_seconds,
             patience=training.patience,
+            min_delta=training.min_delta,
+            keep_best=training.keeps_best(validated=columns.validation is not None),
             classes=training.classes,
             kind=training.kind,
             transforms=Transforms(training.collate, augment, training.objective.criterion().denominators) or None,
@@ -73,13 +75,16 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
 
 
 def _check(fit: FitSpec, algorithm: Algorithm) -> None:
-    name, patience = type(algorithm).__name__, fit.training.patience
+    name, training = type(algorithm).__name__, fit.training
     if fit.training.objective.precision == "bf16":
         raise InvalidInput(f"precision is 'bf16'; expected 'fp32' or 'fp64' with {name}.")
-    if patience is not None and fit.columns.validation is None and not getattr(algorithm, "reports_loss", True):
+    compared = training.keeps_best(validated=False) or training.patience is not None
+    unknown = training.objective.monitor is None and fit.columns.validation is None
+    if compared and unknown and not getattr(algorithm, "reports_loss", True):
+        given = "keepBest is True" if training.patience is None else f"patience is {training.patience}"
         raise InvalidInput(
-            f"patience is {patience}, but {name} reports no loss; set validationIndicatorCol, or leave patience out: "
-            f"{name} stops by its own rule."
+            f"{given}, but {name} reports no loss; set validationIndicatorCol, or monitor, or leave both out: {name} "
+            "stops by its own rule."
         )
 
 

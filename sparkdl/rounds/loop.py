@@ -10,7 +10,7 @@ in the history nor for ``max_rounds``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,10 +31,10 @@ from sparkdl.rounds.local_state import LocalState
 from sparkdl.telemetry.clock import Clock
 from sparkdl.training.early_stopping import EarlyStopping
 from sparkdl.training.labels import Classes
+from sparkdl.training.monitored_value import monitored
 from sparkdl.training.objective import Objective, OutputKind
 
 _SHARD = "rounds"
-_LOSSES = ("valid_loss", "loss", "objective")  # patience uses the first that a row has
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,16 @@ class Rounds:
     memories: str | None = None  # directory of the local states, which all tasks can read
     max_rounds: int | None = None
     max_seconds: float | None = None  # after which no round begins
-    patience: int | None = None  # stop after this many rounds without a smaller loss, with the best round's weights
+    patience: int | None = None  # stop after this many rounds without a better value of the objective's monitor
+    min_delta: float = 0.0  # the improvement below which a value is no better
+    keep_best: bool = False  # whether the result is the best round's weights, not the last
     classes: Classes | None = None  # None if targets are not class indices
     transforms: Transforms | None = None
     kind: OutputKind | None = None  # the output that scoring needs; None accepts any
     listener: Callable[[dict[str, Any]], None] | None = None  # called with the history's row after every round
     restored: Callable[[list[dict[str, Any]]], None] | None = None  # called with the history after a resume
     summary: DataSummary | None = field(default=None, init=False)  # of the data, once the run has begun
-    best: int | None = field(default=None, init=False)  # the best round, from 1; None without ``patience``
+    best: int | None = field(default=None, init=False)  # the best round, from 1; None unless rounds are compared
     sent: int = field(default=0, init=False)  # bytes of the updates that all shards sent
 
     def run(self, jobs: TaskRunner) -> tuple[State, list[dict[str, Any]]]:
@@ -135,7 +137,7 @@ class Rounds:
     def _first(self, summary: DataSummary) -> dict[str, Any]:
         start = {"memories": [], "done": 0, "history": [], "shards": list(summary.fingerprints)}
         state = self.algorithm.init(self.objective, self.seed)
-        return {**start, "state": state, "best": EarlyStopping(None).state_dict()}
+        return {**start, "state": state, "best": EarlyStopping().state_dict()}
 
     def _round(
         self, jobs: TaskRunner, work: Round, saved: dict[str, Any], collate: Transforms | None
@@ -154,12 +156,13 @@ class Rounds:
             validation = Validation(self.objective, collate, validation=validated)
             row = row | validation.measure(jobs, state["weights"], number)
         row = {"round": number, **row, "seconds": time.monotonic() - start}
-        if self.patience is not None:
-            stopping.after(number, _loss_of(row), lambda: dict(state["weights"]))
+        if self.keep_best or self.patience is not None:
+            value = monitored(row, self.objective.monitor)
+            stopping.after(number, value, (lambda: dict(state["weights"])) if self.keep_best else None)
         return {**after, "history": [*saved["history"], row], "best": stopping.state_dict()}
 
     def _stopping(self, saved: dict[str, Any]) -> EarlyStopping:
-        return EarlyStopping(self.patience, **saved["best"])
+        return EarlyStopping(self.patience, self.min_delta, self.objective.mode, **saved["best"])
 
     def _over(self, saved: dict[str, Any], seconds: float) -> bool:
         done = len(saved["history"])
@@ -200,13 +203,3 @@ class Rounds:
         name = self.checkpoints.name(clock, attempt)
         digest = self.checkpoints.write(name, _SHARD, *pack_pieces(saved)).result()
         self.checkpoints.commit(name, [digest], clock, world_size=len(saved["shards"]))
-
-
-def _loss_of(row: Mapping[str, Any]) -> float:
-    loss = next((float(row[name]) for name in _LOSSES if name in row), None)
-    if loss is None:
-        raise InvalidInput(
-            "patience needs a loss, and this algorithm reports none; set validationIndicatorCol, or leave patience "
-            "out: the algorithm has its own stopping rule."
-        )
-    return loss

@@ -73,6 +73,13 @@ def find_slots(spark: SparkSession) -> Capacity:
     return Capacity(now, _most(spark, now))
 
 
+def until_registered(spark: SparkSession) -> float:
+    """Seconds in which Spark still waits for the executors of an application that has just begun."""
+    context = spark.sparkContext
+    limit = context._jsc.sc().conf().getTimeAsSeconds("spark.scheduler.maxRegisteredResourcesWaitingTime", "30s")
+    return max(0.0, context.startTime / 1000 + int(limit) - time.time())
+
+
 def executors(spark: SparkSession) -> frozenset[str]:
     """Addresses of the registered executors, and of the driver."""
     names = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput
+from sparkdl.training.monitored_value import named_metrics
 
 Metrics = Mapping[str, Any]
 
@@ -21,9 +22,7 @@ def open_metrics(metrics: Metrics, device: torch.device) -> dict[str, Any]:
     """Fresh copies of torchmetrics metrics on a device; a collection's metrics become entries ``collection_metric``."""
     opened: dict[str, Any] = {}
     for name, metric in metrics.items():
-        fresh = copy.deepcopy(metric).to(device)
-        collected = fresh.items(copy_state=False) if hasattr(fresh, "items") else ()
-        opened |= {f"{name}_{key}": part for key, part in collected} or {name: fresh}
+        opened |= named_metrics({name: copy.deepcopy(metric).to(device)})
     for metric in opened.values():
         metric.reset()
     return opened

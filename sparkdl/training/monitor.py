@@ -22,6 +22,7 @@ from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase
 from sparkdl.training.callbacks import CallbackContext, methods_of
 from sparkdl.training.evaluate import observe
 from sparkdl.training.metrics import MetricAccumulator
+from sparkdl.training.monitored_value import monitored
 from sparkdl.training.trainer_state import TrainerState
 
 _PROGRESS = 0.25  # seconds between progress events of rank 0, which the progress bar shows
@@ -35,6 +36,7 @@ class TrainingMonitor:
     def __init__(self, state: TrainerState) -> None:
         self.state = state
         self._criterion = state.training.objective.criterion(state.world.device)
+        self._monitor = state.training.objective.monitor
         self._callbacks = methods_of(state.training.callbacks, state.world.rank)
         self._shown = time.monotonic()
 
@@ -103,11 +105,12 @@ class TrainingMonitor:
         state.history.append(row)
         if state.world.rank == 0:
             record("epoch", clock=clock, **row)
-        # As rank 0 has it: if sums differed in their last bit, the schedulers of two workers might too.
-        loss = torch.tensor(float(row.get("valid_loss", row["loss"])), dtype=torch.float64, device=state.world.device)
-        state.group.broadcast_(loss)
-        state.replica.end_epoch(loss.item())
-        state.stopping.after(row, module)
+        # As rank 0 has it: if sums differed in their last bit, the schedulers of two workers might differ, or only some
+        # workers would stop while the rest wait for them.
+        value = torch.tensor(monitored(row, self._monitor), dtype=torch.float64, device=state.world.device)
+        state.group.broadcast_(value)
+        state.replica.end_epoch(value.item())
+        state.stopping.after(clock.epoch, value.item(), module)
         self._call("on_epoch")
         state.start_epoch()
         self._shown = time.monotonic()

@@ -18,6 +18,7 @@ from sparkdl.data.batch import Input, arguments
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.training.loss import Criterion, LossFunction, as_module, check_loss, shapes
+from sparkdl.training.monitored_value import MODES, Mode, mode_of
 from sparkdl.training.optimizers import takes_names
 
 ModelFactory = Callable[[], nn.Module]
@@ -43,6 +44,9 @@ class Objective:
         scheduler: called with the optimizer, and with ``steps_per_epoch`` and ``epochs`` if it takes them; default:
             none.
         scheduler_interval: ``"epoch"`` or ``"step"``, after which the scheduler steps; rounds step it once a round.
+        monitor: the column of the history that early stopping and ``ReduceLROnPlateau`` compare; default:
+            ``valid_loss``, or without validation rows the training loss.
+        monitor_mode: ``"min"`` or ``"max"``, the better value; ``"auto"`` asks the metric; losses are minimized.
         metrics: name -> ``torchmetrics.Metric`` (copied before use); default: none.
         precision: ``"fp32"``, ``"bf16"`` (autocast; weights stay float32) or ``"fp64"``.
         max_grad_norm: largest L2 norm of the global gradient; default: none.
@@ -56,6 +60,8 @@ class Objective:
     precision: str = "fp32"
     max_grad_norm: float | None = None
     scheduler_interval: str = "epoch"
+    monitor: str | None = None
+    monitor_mode: str = "auto"
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -66,7 +72,15 @@ class Objective:
             )
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise InvalidInput(f"maxGradNorm is {self.max_grad_norm!r}; expected a number above 0, or None.")
+        if self.monitor_mode not in MODES:
+            raise InvalidInput(f"monitorMode is {self.monitor_mode!r}; expected one of {', '.join(MODES)}.")
         check_loss(self.loss)
+        mode_of(self.monitor, self.monitor_mode, self.metrics)  # raises if it is unknown
+
+    @property
+    def mode(self) -> Mode:
+        """Whether a lower or a higher monitored value is better."""
+        return mode_of(self.monitor, self.monitor_mode, self.metrics)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -129,11 +143,18 @@ class Objective:
         """The scheduler of the optimizer; None without one.
 
         Raises:
-            InvalidInput: ``ReduceLROnPlateau`` steps after each step, of which there is no validation loss.
+            InvalidInput: ``ReduceLROnPlateau`` steps after each step, of which there is no validation loss, or it has
+                the other mode than ``monitor``.
         """
         scheduler = None if self.scheduler is None else self.scheduler(optimizer)
-        if isinstance(scheduler, ReduceLROnPlateau) and self.scheduler_interval == "step":
-            raise InvalidInput("scheduler is a ReduceLROnPlateau; expected schedulerInterval='epoch' with it.")
+        if isinstance(scheduler, ReduceLROnPlateau):
+            if self.scheduler_interval == "step":
+                raise InvalidInput("scheduler is a ReduceLROnPlateau; expected schedulerInterval='epoch' with it.")
+            if scheduler.mode != self.mode:
+                raise InvalidInput(
+                    f"scheduler is a ReduceLROnPlateau with mode={scheduler.mode!r}; expected mode={self.mode!r}: it "
+                    f"compares {self.monitor or 'the loss'}, of which that is the better value."
+                )
         return scheduler
 
     def criterion(self, device: torch.device | str = "cpu") -> Criterion:

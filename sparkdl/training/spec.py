@@ -33,7 +33,10 @@ class TrainingSpec:
         shuffle: False trains on the rows in row-id order.
         drop_last: whether an epoch leaves out its last step if that has fewer rows.
         kind: the output that scoring needs, checked before the first step; None accepts any.
-        patience: stop after this many epochs without a smaller loss, with the best epoch's weights; default: none.
+        patience: stop after this many epochs without a better value of the objective's ``monitor``; default: none.
+        min_delta: the improvement below which a value is no better.
+        keep_best: whether the result is the best epoch's weights, not the last; default: with validation rows or
+            patience.
         callbacks: user callbacks on the workers; see ``sparkdl.training.callbacks``.
         classes: valid class labels; None if targets are not class indices.
         collate: ``collate(inputs, target)``, applied to every batch; default: none.
@@ -53,6 +56,8 @@ class TrainingSpec:
     drop_last: bool = False
     kind: OutputKind | None = None
     patience: int | None = None
+    min_delta: float = 0.0
+    keep_best: bool | None = None
     callbacks: Sequence[Any] = ()
     classes: Classes | None = None
     collate: Collate | None = None
@@ -66,7 +71,13 @@ class TrainingSpec:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; expected at least 1.")
         if self.patience is not None and self.patience < 1:
             raise InvalidInput(f"patience is {self.patience}; expected at least 1 epoch, or None.")
+        if not self.min_delta >= 0:
+            raise InvalidInput(f"min_delta is {self.min_delta}; expected at least 0.")
         check_callbacks(self.callbacks)
+
+    def keeps_best(self, *, validated: bool) -> bool:
+        """Whether the result is the best epoch's weights; ``validated`` if there are validation rows."""
+        return validated or self.patience is not None if self.keep_best is None else self.keep_best
 
     def title(self) -> str:
         """The epochs that an attempt starting now trains, for the Spark UI."""

@@ -12,14 +12,14 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record
 from sparkdl.training.dataloader import Rows
-from sparkdl.training.early_stopping import GangEarlyStopping
+from sparkdl.training.early_stopping import EarlyStopping, GangEarlyStopping
 from sparkdl.training.layouts import Replica
 from sparkdl.training.metrics import MetricAccumulator, load_metric_states, metric_states, open_metrics
 from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained, TrainingSpec
 from sparkdl.training.strategies import Sync
 
-_FORMAT = 3  # version of the saved state
+_FORMAT = 4  # version of the saved state
 # Entries of a place that may differ at an epoch's start, and their names in errors.
 _NAMES = {"workers": "number of workers", "shard_rows": "number of rows by shard"}
 
@@ -39,7 +39,9 @@ class TrainerState:
         self.metrics = open_metrics(training.objective.metrics, world.device)
         # Of the current epoch; with validation rows, the metrics are theirs.
         self.meter = MetricAccumulator(world.device, self.metrics if rows.validation is None else {})
-        self.stopping = GangEarlyStopping(training.patience, self.group)
+        stopping = EarlyStopping(training.patience, training.min_delta, training.objective.mode)
+        keep = training.keeps_best(validated=rows.validation is not None)
+        self.stopping = GangEarlyStopping(self.group, stopping, keep=keep)
         self._random: dict[str, Any] | None = None
         self._spent = 0.0  # seconds that an earlier attempt spent in the first epoch
         self._begun = 0  # first step of the current epoch

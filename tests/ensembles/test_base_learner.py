@@ -10,7 +10,7 @@ from pyspark.ml.feature import SQLTransformer, StandardScaler, VectorAssembler
 from pyspark.ml.regression import DecisionTreeRegressor
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
-from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf, trains_in_task
+from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf, trains_in_task, with_one_worker
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
@@ -84,6 +84,15 @@ def test_changed_copies_the_last_stage():
         copied = changed(base, seed=7, weightCol="w", epochs=5)
         assert (leaf(copied).getSeed(), column(copied, "weightCol"), leaf(copied).getMaxDepth()) == (7, "w", 3)
         assert (leaf(base).getSeed() == 7, column(base, "weightCol"), copied.uid) == (False, None, base.uid)
+
+
+def test_base_of_a_gang_has_one_worker_by_default():
+    for wrap in (lambda base: base, pipeline):
+        base = wrap(TorchClassifier())
+        assert (leaf(with_one_worker(base)).getNumWorkers(), leaf(base).getNumWorkers()) == (1, None)
+        for same in (TorchClassifier(numWorkers=2), TorchClassifier(strategy=ParallelSGD()), LogisticRegression()):
+            base = wrap(same)
+            assert with_one_worker(base) is base
 
 
 def test_bases_that_train_in_tasks():

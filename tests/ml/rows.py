@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from sparkdl import TorchClassifier, TorchRegressor
+from sparkdl.rounds import is_algorithm
 from tests.ml import nets
 
 ROWS = 120
@@ -40,9 +41,16 @@ class Steps:
 ON_ROWS = {"inputCols": ["x"], "idCol": "row", "numWorkers": 2}
 
 
+def on_rows(values: dict[str, Any]) -> dict[str, Any]:
+    """The Params of a short fit on the rows; algorithms of rounds have their own epochs."""
+    return ON_ROWS | ({} if is_algorithm(values.get("strategy")) else {"epochs": 1})
+
+
 def classifier(**values: Any) -> TorchClassifier:
-    return TorchClassifier(**ON_ROWS | {"model": nets.scores, "optimizer": partial(torch.optim.SGD, lr=0.2)} | values)
+    return TorchClassifier(
+        **on_rows(values) | {"model": nets.scores, "optimizer": partial(torch.optim.SGD, lr=0.2)} | values
+    )
 
 
 def regressor(**values: Any) -> TorchRegressor:
-    return TorchRegressor(**ON_ROWS | {"model": nets.column, "labelCol": "y"} | values)
+    return TorchRegressor(**on_rows(values) | {"model": nets.column, "labelCol": "y"} | values)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import Row
 from torch import Tensor, nn
+from torchmetrics.classification import MulticlassAccuracy
 
 from sparkdl import ConsensusADMM, FederatedAveraging, ParallelSGD, TorchClassifier
 from sparkdl.errors import InvalidInput, WorkerFailed
@@ -82,6 +83,11 @@ MISTAKES = {
         error=WorkerFailed,
     ),
     "loss without a tensor": Mistake(["returned float", "torch.Tensor"], {"loss": number}),
+    "unknown monitor": Mistake(["monitor is 'auc'; the history has loss"], {"monitor": "auc"}),
+    "mode of the monitor": Mistake(
+        ["monitorMode is 'auto'", "whether a higher sum is better; expected 'min' or 'max'"],
+        {"monitor": "sum", "metrics": {"sum": MulticlassAccuracy(3) + 1}},
+    ),
     "NaN loss": Mistake(
         ["the loss is nan on rank", "step 0", "batch 1 of 1 in epoch 1", "maxGradNorm"], {"loss": exploding}
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import numpy as np
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 from torch import nn
 from torch.nn import functional
 
-from sparkdl import TorchClassifier, TorchRegressor
+from sparkdl import ParallelSGD, TorchClassifier, TorchRegressor
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.param_values import same
@@ -87,6 +88,27 @@ def test_patience_returns_the_weights_of_the_best_epoch(data):
     assert (model.report["best_epoch"], len(model.history)) == (1, 2)
     first = regressor(validationIndicatorCol="valid", epochs=1).fit(contrary)
     assert pack(model.module()) == pack(first.module())
+
+
+def test_defaults_are_ten_epochs_on_all_slots_which_the_run_keeps(data, tmp_path):
+    estimator = regressor(numWorkers=None, epochs=None, batchSize=ROWS // 2, runDir=str(tmp_path))
+    fitted = estimator.fit(data)
+    assert (len(fitted.history), fitted.report["workers"]) == (10, [2])
+    config = tmp_path / "config.json"
+    kept = json.loads(config.read_text())
+    assert kept["numWorkers"] == 2
+    config.write_text(json.dumps(kept | {"numWorkers": 1}))
+    assert estimator.setEpochs(11).fit(data).report["workers"] == [1]
+    in_rounds = rows.regressor(numWorkers=None, strategy=ParallelSGD(rounds=1)).fit(data)
+    assert in_rounds.report["workers"] == [data.sparkSession.sparkContext.defaultParallelism]
+
+
+def test_ignored_monitor_is_warned_of(data):
+    with (
+        pytest.warns(UserWarning, match="monitor='loss' is ignored without patience and keepBest"),
+        pytest.warns(UserWarning, match="minDelta=0.5 is ignored without patience and keepBest"),
+    ):
+        regressor(epochs=1, monitor="loss", minDelta=0.5, keepBest=False).fit(data)
 
 
 def test_classes_from_vectors_and_booleans(data):

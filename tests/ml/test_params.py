@@ -52,11 +52,11 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "predictionCol": ("prediction", "p"),
     "rawPredictionCol": ("rawPrediction", "raw"),
     "probabilityCol": ("probability", "chances"),
-    "numWorkers": (1, 3),
+    "numWorkers": (None, 3),
     "batchSize": (256, 64),
     "dropLast": (False, True),
     "schedulerInterval": ("epoch", "step"),
-    "epochs": (1, 5),
+    "epochs": (10, 5),
     "seed": (0, 11),
     "strategy": (AllReduce(), ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=LocalSGDSolver(batch_size=4))),
     "device": ("cpu", "cuda"),
@@ -65,6 +65,10 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "microBatches": (1, 4),
     "numClasses": (None, 7),
     "patience": (None, 2),
+    "monitor": (None, "valid_error"),
+    "monitorMode": ("auto", "min"),
+    "minDelta": (0.0, 0.25),
+    "keepBest": (None, True),
     "augment": (None, nets.digits),
     "callbacks": ([], [Steps("steps")]),
     "trackers": ([], [TensorBoard("curves")]),
@@ -179,7 +183,8 @@ def test_none_turns_off_only_params_whose_doc_mentions_it(make):
 
 
 LEAST = {"numWorkers": 1, "batchSize": 1, "epochs": 1, "microBatches": 1, "minWorkers": 1, "maxRounds": 1} | {
-    "resourceTimeout": 0, "maxRestarts": 0, "elasticTimeout": 0, "maxSeconds": 0, "patience": 1, "numClasses": 2
+    "resourceTimeout": 0, "maxRestarts": 0, "elasticTimeout": 0, "maxSeconds": 0, "patience": 1, "numClasses": 2,
+    "minDelta": 0
 }  # fmt: skip
 CHECKPOINT_STEPS = "expected a number of steps"
 ALGORITHM = dict.fromkeys(("init", "map", "reduce", "apply", "converged", "metrics"), print)

@@ -9,13 +9,19 @@ import os
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
-from pyspark.ml.feature import StringIndexer
+from pyspark.ml import Pipeline
+from pyspark.ml.evaluation import BinaryClassificationEvaluator
+from pyspark.ml.feature import OneHotEncoder, StandardScaler, StringIndexer, VectorAssembler
 from pyspark.sql import functions as F
 from torch import nn
 
+from benchmarks.federated import digits
 from benchmarks.memory.main import anonymous
+from examples.adult_net import Perceptron
 from sparkdl import SparkCluster, TorchClassifier
 from sparkdl.cli.saved_models import output_columns
 from sparkdl.io.threads import watching
@@ -49,6 +55,47 @@ def test_a9a(spark):
     model = TorchClassifier(model=partial(nn.Linear, 123, 2), optimizer=adam, epochs=5, **SETTINGS).fit(train)
     assert model.report["rows"] == len(Path(real("a9a")).read_bytes().splitlines())
     assert measure(model.transform(test), "label", output_columns(model)).accuracy >= 0.84
+
+
+WORDS = ["workclass", "education", "marital-status", "occupation", "relationship", "race", "sex", "native-country"]
+NUMBERS = ["age", "education-num", "capital-gain", "capital-loss", "hours-per-week"]
+
+
+def test_adult_with_defaults(spark):
+    """Five numbers and eight categories; the fit takes every default."""
+    options = {"header": True, "inferSchema": True, "ignoreLeadingWhiteSpace": True, "ignoreTrailingWhiteSpace": True}
+    train, test = (
+        spark.read.options(**options).csv(real(name)).withColumn("label", F.col("Y").startswith(">50K").cast("int"))
+        for name in ("adult.data", "adult.test")
+    )
+    indices, vectors = ([f"{kind} of {name}" for name in WORDS] for kind in ("index", "vector"))
+    indexed = StringIndexer(inputCols=WORDS, outputCols=indices, handleInvalid="keep")
+    encoded = OneHotEncoder(inputCols=indices, outputCols=vectors)
+    numbers = VectorAssembler(inputCols=NUMBERS, outputCol="numbers")
+    scaled = StandardScaler(inputCol="numbers", outputCol="scaled", withMean=True)
+    assembled = VectorAssembler(inputCols=["scaled", *vectors], outputCol="features")
+    prepared = Pipeline(stages=[indexed, encoded, numbers, scaled, assembled]).fit(train)
+    size = prepared.transform(train).first()["features"].size
+
+    classifier = TorchClassifier(model=Perceptron, modelArgs={"features": size, "hidden": 32})
+    model = classifier.fit(prepared.transform(train))
+    assert BinaryClassificationEvaluator().evaluate(model.transform(prepared.transform(test))) >= 0.90
+    assert (len(model.history), model.report["workers"]) == (10, [2])
+
+
+def test_mnist_with_defaults(spark):
+    """8 000 images of MNIST's test set for training, the other 2 000 for the accuracy."""
+    real("t10k-images-idx3-ubyte.gz")
+    train, test = (
+        spark.createDataFrame(
+            pa.table({"features": pa.array(list(images.pixels.astype(np.float32) / 255)), "label": images.digits})
+        )
+        for images in digits.mnist(0.2, seed=0)
+    )
+    model = TorchClassifier(model=nets.mnist).fit(train)
+    metrics = measure(model.transform(test), "label", output_columns(model))
+    assert (metrics.rows, len(model.history), model.report["workers"]) == (2_000, 10, [2])
+    assert metrics.accuracy >= 0.97
 
 
 MEMORY = 700 << 20  # bytes; an idle worker that has imported torch has about 200 MB

@@ -56,6 +56,20 @@ def test_concurrent_search(data, tmp_path, kind):
     assert evaluator.evaluate(loaded.transform(data)) == evaluator.evaluate(fitted.transform(data))
 
 
+def test_concurrent_fits_of_a_search_share_the_slots(data):
+    """Two fits at a time have a slot each, and the fit of the best has both; a grid has any Param."""
+    estimator = rows.regressor(numWorkers=None, batchSize=20, optimizer="sgd", validationIndicatorCol="valid")
+    grid = ParamGridBuilder().baseOn({estimator.monitor: "loss", estimator.minDelta: 0.1, estimator.patience: 1})
+    grid = grid.addGrid(estimator.learningRate, [0.0, 0.1]).addGrid(estimator.keepBest, [True, False])
+    maps = grid.addGrid(estimator.epochs, [3]).build()
+    fitted = search(estimator, maps, TrainValidationSplit, parallelism=2, collectSubModels=True).fit(data)
+    reports = [model.report for model in fitted.subModels]
+    assert [report["workers"] for report in reports] == [[1]] * 4
+    assert [report["best_epoch"] for report in reports[:2]] == [1, 1]
+    assert [len(model.history) for model in fitted.subModels[:2]] == [2, 2]
+    assert fitted.bestModel.report["workers"] == [2]
+
+
 @pytest.fixture
 def folder(monkeypatch):
     """The directory of a fit below ``runs``; a string stands for the rows."""

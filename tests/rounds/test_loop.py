@@ -121,11 +121,20 @@ def test_metrics_without_validation_rows_cover_all_training_rows():
     assert not any(name.startswith("valid_") for name in history[-1])
 
 
-def test_patience_returns_weights_of_best_round(tmp_path):
-    rounds, state, history = run(
-        Scripted((3.0, 1.0, 2.0, 2.5, 0.5)), COLUMNS, memories=str(tmp_path / "states"), patience=2
+@pytest.mark.parametrize(("keep_best", "bias"), [(True, 2), (False, 4)])
+def test_patience_stops_and_keep_best_returns_weights_of_best_round(tmp_path, keep_best, bias):
+    algorithm, options = Scripted((3.0, 1.0, 2.0, 2.5, 0.5)), {"memories": str(tmp_path / "states")}
+    rounds, state, history = run(algorithm, COLUMNS, patience=2, keep_best=keep_best, **options)
+    assert (len(history), rounds.best, float(state["weights"]["bias"][0])) == (4, 2, bias)
+
+
+def test_rounds_compare_a_column_of_the_algorithm(tmp_path):
+    memories, objective = str(tmp_path / "states"), replace(OBJECTIVE, monitor="primal", monitor_mode="max")
+    rounds, _, history = run(
+        ConsensusADMM(), COLUMNS, objective=objective, keep_best=True, max_rounds=4, memories=memories
     )
-    assert (len(history), rounds.best, float(state["weights"]["bias"][0])) == (4, 2, 2)
+    primal = [row["primal"] for row in history]
+    assert rounds.best == 1 + primal.index(max(primal))
     with pytest.raises(InvalidInput, match="set validationIndicatorCol"):
         run(ConsensusADMM(), COLUMNS, patience=1, memories=str(tmp_path))
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torchmetrics import MeanAbsoluteError, MeanSquaredError, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import pack, unpack
 from sparkdl.training.early_stopping import EarlyStopping, GangEarlyStopping
 from sparkdl.training.loop import Training
+from sparkdl.training.monitored_value import MODES, check_monitor, mode_of, monitored
 from sparkdl.training.objective import Objective
 
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y", "float32"), validation=InputColumn("held", "bool"))
@@ -42,6 +48,10 @@ def training(**options) -> Training:
     return Training(objective, 16, 12, **options)
 
 
+def keeping(patience: int | None) -> GangEarlyStopping:
+    return GangEarlyStopping(Group(), EarlyStopping(patience), keep=True)
+
+
 @pytest.mark.parametrize(
     ("losses", "patience", "stops", "best"),
     [
@@ -57,14 +67,15 @@ def training(**options) -> Training:
 @pytest.mark.parametrize("restored", [False, True])
 def test_best_epoch_and_end(losses, patience, stops, best, restored):
     """The same with a new object after every epoch, restored from the state of the one before."""
-    module, stopping = line(), GangEarlyStopping(patience, Group())
+    module, stopping = line(), keeping(patience)
     for epoch, loss in enumerate(losses, start=1):
         module.bias.data.fill_(epoch)
         if restored:
             state = unpack_state(pack_state(stopping.state_dict()))
-            stopping = GangEarlyStopping(patience, Group())
+            stopping = keeping(patience)
             stopping.load_state_dict(state)
-        if stopping.after({"epoch": epoch, "loss": loss}, module):
+        stopping.after(epoch, loss, module)
+        if stopping.finished:
             break
     else:
         epoch = None
@@ -78,18 +89,89 @@ def test_loss_within_tolerance_is_not_smaller():
     stopping = EarlyStopping(patience=2, tol=0.1)
     losses = enumerate([3.0, 2.0, 1.95, 1.8, 1.75, 1.71], start=1)
     assert [stopping.after(number, loss) for number, loss in losses] == [*[False] * 5, True]
-    assert (stopping.best, stopping.loss) == (4, 1.8)
-    assert not any(EarlyStopping(None).after(number, 1.0) for number in range(1, 6))
+    assert (stopping.best, stopping.value) == (4, 1.8)
+    assert not any(EarlyStopping().after(number, 1.0) for number in range(1, 6))
 
 
-def test_validation_loss_decides_and_without_patience_last_weights_stay():
-    stopping = GangEarlyStopping(1, Group())
-    assert not stopping.after({"epoch": 1, "loss": 5.0, "valid_loss": 1.0}, line())
-    assert stopping.after({"epoch": 2, "loss": 4.0, "valid_loss": 1.5}, line())
-    module, stopping = line(), GangEarlyStopping(None, Group())
-    assert not any(stopping.after({"epoch": epoch, "loss": 1.0}, module) for epoch in range(1, 9))
-    assert stopping.epochs.best is None
+def test_higher_value_is_better_with_mode_max():
+    stopping = EarlyStopping(patience=2, tol=0.1, mode="max")
+    values = enumerate([0.2, math.inf, 0.6, 0.65, 0.5], start=1)
+    assert [stopping.after(number, value) for number, value in values] == [*[False] * 4, True]
+    assert (stopping.best, stopping.value) == (3, 0.6)
+
+
+@pytest.mark.parametrize("patience", [None, 2])
+def test_without_keeping_the_best_the_last_weights_stay(patience):
+    module = line()
+    stopping = GangEarlyStopping(Group(), EarlyStopping(patience), keep=False)
+    for epoch in (1, 2, 3):
+        assert not stopping.finished
+        stopping.after(epoch, 1.0, module)
+    assert (stopping.finished, stopping.epochs.best) == ((True, 1) if patience else (False, None))
     assert stopping.weights(module) == pack(module)
+
+
+ACCURACY = {"accuracy": MulticlassAccuracy(2), "error": MeanSquaredError(), "sum": MulticlassAccuracy(2) + 1}
+
+
+@pytest.mark.parametrize(
+    ("monitor", "validated", "in_rounds", "message"),
+    [
+        (None, True, False, None),
+        ("loss", True, False, None),
+        ("valid_accuracy", True, False, None),
+        ("accuracy", True, False, "has loss, valid_loss, valid_accuracy, valid_error, valid_sum"),
+        ("accuracy", False, False, None),
+        ("valid_loss", False, False, "the history has loss, accuracy, error, sum. Set validationIndicatorCol"),
+        ("auc", False, False, "monitor is 'auc'"),
+        ("objective", True, True, None),
+        ("valid_auc", True, True, "monitor is 'valid_auc'"),
+        ("accuracy", True, True, "monitor is 'accuracy'"),
+    ],
+)
+def test_monitor_is_a_column_of_the_history(monitor, validated, in_rounds, message):
+    with nullcontext() if message is None else pytest.raises(InvalidInput, match=message):
+        check_monitor(monitor, ACCURACY, validated=validated, in_rounds=in_rounds)
+
+
+def test_mode_is_the_metric_s():
+    of_collection = {"both": MetricCollection([MulticlassAccuracy(2)])}
+    assert mode_of("valid_both_MulticlassAccuracy", "auto", of_collection) == "max"
+    assert [mode_of(name, "auto", ACCURACY) for name in (None, "valid_loss", "objective", "error")] == ["min"] * 4
+    assert [mode_of("valid_accuracy", mode, ACCURACY) for mode in MODES] == ["max", "min", "max"]
+    for unknown in ("sum", "primal"):
+        with pytest.raises(InvalidInput, match=f"whether a higher {unknown} is better; expected 'min' or 'max'"):
+            mode_of(unknown, "auto", ACCURACY)
+    with pytest.raises(InvalidInput, match="monitorMode is 'most'; expected one of auto, min, max"):
+        replace(training().objective, monitor_mode="most")
+
+
+def test_monitored_value_is_a_number_of_the_row():
+    row = {"epoch": 1, "loss": 3.0, "valid_loss": 2.0, "curve": [1.0]}
+    assert (monitored(row, None), monitored(row, "loss"), monitored({"objective": 1}, None)) == (2.0, 3.0, 1.0)
+    for monitor, value in (("curve", r"\[1.0\]"), ("auc", "None")):
+        with pytest.raises(
+            InvalidInput, match=f"monitor is '{monitor}', which is {value}; the history has epoch, loss"
+        ):
+            monitored(row, monitor)
+    with pytest.raises(InvalidInput, match="need a loss, and the history has primal, dual; set validationIndicatorCol"):
+        monitored({"primal": 1.0, "dual": 1.0}, None)
+
+
+def test_best_epoch_by_a_metric_and_not_by_the_loss():
+    """The accuracy of the validation rows is best in the first epoch, their loss in the last."""
+    objective = replace(training().objective, metrics={"error": MeanAbsoluteError()}, monitor="valid_error")
+    held = rows(slope=2.0, opposite=0.1)
+    (low,), (high,) = (
+        InlineCluster().gang(Training(replace(objective, monitor_mode=mode), 16, 4), held, COLUMNS)
+        for mode in ("auto", "max")
+    )
+    errors = [row["valid_error"] for row in low.history]
+    assert errors == [row["valid_error"] for row in high.history]
+    assert (low.report["best_epoch"], high.report["best_epoch"]) == (1, 1 + errors.index(max(errors)))
+    assert (high.report["best_epoch"], low.weights == high.weights) == (4, False)
+    (last,) = InlineCluster().gang(Training(objective, 16, 4, keep_best=False), held, COLUMNS)
+    assert (last.report["best_epoch"], last.weights) == (None, high.weights)
 
 
 @pytest.mark.slow
@@ -102,6 +184,6 @@ def test_gang_stops_at_one_epoch_with_best_weights():
     assert (len(losses[0]), one.report["best_epoch"], other.weights) == (3, 1, b"")
     first, _ = LocalCluster(2).gang(Training(training().objective, 16, 1), data, COLUMNS)
     assert one.weights == first.weights
-    assert first.report["best_epoch"] is None
+    assert first.report["best_epoch"] == 1
     (improving,) = InlineCluster().gang(training(patience=1), rows(slope=2.0, opposite=2.0), COLUMNS)
     assert len(improving.history) == improving.report["best_epoch"] == 12

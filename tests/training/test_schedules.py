@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
+from torchmetrics import R2Score
 
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
@@ -57,13 +59,17 @@ def test_plateau_gets_the_loss() -> None:
     assert rates(objective(plateau), [3.0, 2.0, 2.5, 1.0]) == pytest.approx([1.0, 1.0, 0.1, 0.1])
     with pytest.raises(InvalidInput, match="scheduler is a ReduceLROnPlateau; expected schedulerInterval='epoch'"):
         rates(objective(plateau, "step"), [])
+    with pytest.raises(
+        InvalidInput, match="ReduceLROnPlateau with mode='min'; expected mode='max': it compares valid_r2"
+    ):
+        rates(replace(objective(plateau), metrics={"r2": R2Score()}, monitor="valid_r2"), [])
 
 
 class Logged(lr_scheduler.ReduceLROnPlateau):
-    """Appends each loss that it gets to a file."""
+    """Appends each value that it gets to a file."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, path: Path) -> None:
-        super().__init__(optimizer)
+    def __init__(self, optimizer: torch.optim.Optimizer, path: Path, mode: Any) -> None:
+        super().__init__(optimizer, mode)
         self.path = path
 
     def step(self, metrics: Any, epoch: Any = None) -> None:
@@ -71,10 +77,12 @@ class Logged(lr_scheduler.ReduceLROnPlateau):
             file.write(f"{metrics!r}\n")
 
 
-def test_training_steps_the_scheduler_with_the_epoch_s_loss(tmp_path) -> None:
-    training = Training(objective(partial(Logged, path=tmp_path / "losses")), 4, epochs=3)
-    history = InlineCluster().gang(training, DATA, COLUMNS)[0].history
-    assert [float(line) for line in (tmp_path / "losses").read_text().split()] == [row["loss"] for row in history]
+def test_training_steps_the_scheduler_with_the_monitored_value(tmp_path) -> None:
+    for monitor, mode in ((None, "min"), ("r2", "max")):
+        path = tmp_path / mode
+        watched = replace(objective(partial(Logged, path=path, mode=mode)), metrics={"r2": R2Score()}, monitor=monitor)
+        history = InlineCluster().gang(Training(watched, 4, epochs=3), DATA, COLUMNS)[0].history
+        assert [float(line) for line in path.read_text().split()] == [row[monitor or "loss"] for row in history]
 
 
 def test_factory_gets_the_length_of_the_run() -> None:

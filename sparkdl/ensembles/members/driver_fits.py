@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from multiprocessing.pool import ThreadPool
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
-from sparkdl.ensembles.base_learner import changed, column, leaf
+from sparkdl.ensembles.base_learner import changed, column, leaf, with_one_worker
 from sparkdl.ensembles.members.failures import member_error, with_others
 from sparkdl.ensembles.members.member import Member, Models, Plan, persisted
 from sparkdl.ensembles.resampling.feature_slicing import sliced
@@ -114,7 +115,7 @@ def _fit_and_store(
     if cancelled.is_set():
         raise Stopped("the user cancelled the run before this member began.")
     start = time.monotonic()
-    estimator, frame = drawn(member, rows)
+    estimator, frame = drawn(replace(member, estimator=with_one_worker(member.estimator)), rows)
     if member.features is not None:
         estimator = sliced(estimator, member.features)
     try:

@@ -49,8 +49,8 @@ class Replica(Protocol):
     def apply(self) -> None:
         """Clip the gradients, step the optimizer and a scheduler of steps, and clear the gradients."""
 
-    def end_epoch(self, loss: float) -> None:
-        """Step a scheduler of epochs; ``loss`` is the epoch's, the same on all replicas."""
+    def end_epoch(self, value: float) -> None:
+        """Step a scheduler of epochs; ``value`` is the epoch's monitored value, the same on all replicas."""
 
     def state_dict(self) -> dict[str, Any]:
         """Module, optimizer and scheduler between two steps; tensors are live, not copies.

@@ -73,10 +73,10 @@ class ReplicatedReplica:
         for parameter in self.parameters:  # the optimizer may have only some of them
             parameter.grad = None
 
-    def end_epoch(self, loss: float) -> None:
-        """Step the scheduler if it steps after each epoch; ``ReduceLROnPlateau`` gets ``loss``."""
+    def end_epoch(self, value: float) -> None:
+        """Step the scheduler if it steps after each epoch; ``ReduceLROnPlateau`` gets ``value``."""
         if self.scheduler is not None and self._by_epoch:
-            self.scheduler.step(*([loss] if isinstance(self.scheduler, ReduceLROnPlateau) else []))
+            self.scheduler.step(*([value] if isinstance(self.scheduler, ReduceLROnPlateau) else []))
 
     def state_dict(self) -> dict[str, Any]:
         """Module, optimizer and scheduler between two steps."""

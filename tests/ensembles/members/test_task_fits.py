@@ -45,6 +45,7 @@ def frame(spark):
 def classifier(**settings) -> TorchClassifier:
     optimizer = partial(torch.optim.SGD, lr=0.1)
     defaults = {"model": nets.two_scores, "optimizer": optimizer, "batchSize": 16, "epochs": 2, "idCol": "id"}
+    defaults |= {"numWorkers": 1}
     return TorchClassifier(**defaults | settings)
 
 

@@ -1,0 +1,73 @@
+"""The monitored value: the column of the history that early stopping and ``ReduceLROnPlateau`` compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, cast
+
+from sparkdl.errors import InvalidInput
+
+Mode = Literal["min", "max"]
+MODES = ("auto", "min", "max")
+
+_LOSSES = ("valid_loss", "loss", "objective")  # Without a name, the first of these that a row has is monitored.
+
+
+def named_metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each metric and its name in the history; a collection's metrics are ``collection_metric``."""
+    for name, metric in metrics.items():
+        if hasattr(metric, "items"):
+            yield from ((f"{name}_{key}", part) for key, part in metric.items(copy_state=False))
+        else:
+            yield name, metric
+
+
+def mode_of(monitor: str | None, mode: str, metrics: Mapping[str, Any]) -> Mode:
+    """Whether a lower (``"min"``) or a higher (``"max"``) value is better; ``"auto"`` asks the metric.
+
+    Raises:
+        InvalidInput: the metric does not say which one is better.
+    """
+    if mode != "auto":
+        return cast(Mode, mode)
+    metric = None if monitor is None else dict(named_metrics(metrics)).get(monitor.removeprefix("valid_"))
+    if metric is None and (monitor is None or monitor in _LOSSES):
+        return "min"
+    higher = getattr(metric, "higher_is_better", None)
+    if higher is None:
+        raise InvalidInput(
+            f"monitorMode is 'auto', and nothing says whether a higher {monitor} is better; expected 'min' or 'max'."
+        )
+    return "max" if higher else "min"
+
+
+def check_monitor(monitor: str | None, metrics: Mapping[str, Any], *, validated: bool, in_rounds: bool) -> None:
+    """Raise InvalidInput if the history will have no such column; algorithms of rounds add columns of their own."""
+    names = [name for name, _ in named_metrics(metrics)]
+    columns = [f"valid_{name}" for name in ("loss", *names)] if validated else names
+    if not in_rounds:
+        columns = ["loss", *columns]
+    if (
+        monitor is None
+        or monitor in columns
+        or (in_rounds and not monitor.startswith("valid_") and monitor not in names)
+    ):
+        return
+    advice = "" if validated or not monitor.startswith("valid_") else " Set validationIndicatorCol for validation rows."
+    raise InvalidInput(f"monitor is {monitor!r}; the history has {', '.join(columns) or 'no metrics'}.{advice}")
+
+
+def monitored(row: Mapping[str, Any], monitor: str | None) -> float:
+    """The monitored value of an epoch or a round; raises InvalidInput if its row has no such number."""
+    name = next((loss for loss in _LOSSES if loss in row), None) if monitor is None else monitor
+    if name is None:
+        raise InvalidInput(
+            f"patience and keepBest need a loss, and the history has {', '.join(row)}; set validationIndicatorCol, "
+            "or monitor to one of these."
+        )
+    value = row.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(
+            f"monitor is {name!r}, which is {value!r}; the history has {', '.join(row)}, expected a number."
+        )
+    return float(value)
