@@ -111,6 +111,10 @@ class Judged:
     digits: Tensor
     enough: float
 
+    @property
+    def uses_optimizer(self) -> bool:
+        return self.algorithm.uses_optimizer
+
     def init(self, objective: Objective, seed: int) -> State:
         return {**self.algorithm.init(objective, seed), "accuracy": 0.0}
 

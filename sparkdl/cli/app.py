@@ -39,6 +39,7 @@ def main(
     parser.add_argument("--config", action="config", help="a YAML file; keys after it override it")
     informed = {"configuration"} & set(inspect.signature(job).parameters)
     parser.add_job(job, skip=informed)
+    arguments = parser.spelled(sys.argv[1:] if arguments is None else arguments)
     parser.parse_args(arguments)  # with the defaults, for --print_config
     config = parser.parse_args(arguments, defaults=False)
     text = {name: parser.dump(config, skip_validation=True) for name in informed}

@@ -7,9 +7,10 @@ import difflib
 import inspect
 import re
 from abc import ABC
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import is_dataclass
 from functools import cache, partial
+from itertools import pairwise
 from pkgutil import resolve_name
 from types import FunctionType, UnionType
 from typing import Any, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
@@ -44,6 +45,19 @@ class Parser(ArgumentParser):
         self.add_function_arguments(job, skip={*kinds, *skip})
         for name, kind in kinds.items():
             self.add_class_arguments(kind, name)
+
+    def spelled(self, words: Sequence[str]) -> list[str]:
+        """A command line's words, with underscores in the names of keys, and ``true`` for flags without a value."""
+        result = []
+        for word, following in pairwise([*words, "--"]):
+            key, equals, value = word.partition("=")
+            name = f"--{key[2:].replace('-', '_')}"
+            if key.startswith("--") and key not in self._option_string_actions and name in self._option_string_actions:
+                key = name
+            flag = getattr(self._option_string_actions.get(key), "_typehint", None) is bool
+            alone = flag and not equals and following.startswith("--")
+            result.append(f"{key}=true" if alone else f"{key}{equals}{value}")
+        return result
 
     def objects(self, config: Namespace) -> dict[str, Any]:
         """Make the objects of a configuration.
@@ -115,11 +129,18 @@ def _make(kind: type[Params], **arguments: Any) -> Params:
     if issubclass(kind, DistributedEstimator):
         for name, value in arguments.items():
             if isinstance(value, partial) and value.args:  # jsonargparse wraps the factory in a partial of its own
-                arguments[name] = partial(value.args[-1], **value.keywords)
+                arguments[name] = _without_defaults(value.args[-1], value.keywords)
     if issubclass(kind, JavaWrapper):
         # It makes an object in the JVM at once. The job reuses this session; without such objects none starts here.
         SparkSession.builder.getOrCreate()
     return kind(**arguments)
+
+
+def _without_defaults(factory: Callable[..., Any], settings: Mapping[str, Any]) -> partial[Any]:
+    """A partial without the defaults that jsonargparse adds: to bind one means to set it."""
+    parameters = inspect.signature(factory).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    return partial(factory, **{name: value for name, value in settings.items() if value != defaults.get(name, ...)})
 
 
 def _open_types(kind: type) -> dict[str, Any]:

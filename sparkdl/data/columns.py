@@ -134,16 +134,16 @@ class Columns:
         return iter(merged.values())
 
     def check_fractions(self, fractions: Callable[[str], bool]) -> None:
-        """Raise InvalidInput if a column is an input with fractions and has another use, which needs integers.
+        """Raise InvalidInput if an input column with fractions is also a class label or an id, which are integers.
 
-        ``fractions`` tells whether the type of a column has them.
+        ``fractions`` returns whether the type of a column has fractions.
         """
         free = {column.name for column in self.inputs if column.dtype is None}
         for column in self.others:
             if column.dtype == "int64" and column.name in free and fractions(column.name):
                 raise InvalidInput(
-                    f"column {column.name!r} is an input, as {self.floating}, and a class label or an id, as int64; "
-                    "select it a second time under another name."
+                    f"column {column.name!r} is an input of type {self.floating}, and a class label or an id of type "
+                    "int64; select it a second time under another name."
                 )
 
     def check(self, schema: pa.Schema) -> None:

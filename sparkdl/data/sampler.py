@@ -48,8 +48,8 @@ class Plan:
     @property
     def steps(self) -> int:
         """Steps of an epoch, equal on all workers."""
-        whole = self.total // self.batch_size
-        return whole if self.drop_last and whole else -(-self.total // self.batch_size)
+        full = self.total // self.batch_size
+        return full if self.drop_last and full else -(-self.total // self.batch_size)
 
     def size(self, step: int) -> int:
         """Rows of a step's global batch."""

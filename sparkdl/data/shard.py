@@ -47,7 +47,11 @@ class Shard:
         """Positions of the training and of the validation rows; raises InvalidInput without a validation column."""
         if self.columns.validation is None:
             raise InvalidInput("there is no validation column to split by.")
-        flags = numbers(self.tensors, self.columns.validation.name).bool()
+        values = numbers(self.tensors, self.columns.validation.name)
+        flags = values.bool()
+        if not torch.equal(flags, values.to(torch.float64) == 1):
+            name = self.columns.validation.name
+            raise InvalidInput(f"validation column {name!r} has values other than 0 and 1; expected booleans.")
         flags = flags if self.order is None else flags[self.order]
         return torch.nonzero(~flags).flatten(), torch.nonzero(flags).flatten()
 

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import TrainingParams
+from sparkdl.ml.persistence.nested_params import within
 from sparkdl.rounds import is_algorithm
 from sparkdl.training.objective import OutputKind
 
@@ -75,13 +76,17 @@ def changed(base: Estimator[Any], **values: Any) -> Estimator[Any]:
 
 
 def with_one_worker(base: Estimator[Any]) -> Estimator[Any]:
-    """The base, or if it trains on a gang without ``numWorkers``, a copy with one worker."""
-    last = leaf(base)
-    if not isinstance(last, TrainingParams) or is_algorithm(last.getStrategy()) or last.getNumWorkers() is not None:
+    """The base, or if networks in it train on gangs without ``numWorkers``, a copy with one worker each."""
+    if not any(map(_lacks_workers, within(base))):
         return base
     copied = base.copy()
-    cast(TrainingParams, leaf(copied)).setNumWorkers(1)
+    for part in filter(_lacks_workers, within(copied)):
+        cast(TrainingParams, part).setNumWorkers(1)
     return copied
+
+
+def _lacks_workers(part: Params) -> bool:
+    return isinstance(part, TrainingParams) and not is_algorithm(part.getStrategy()) and part.getNumWorkers() is None
 
 
 def trains_in_task(base: Estimator[Any]) -> bool:

@@ -11,9 +11,11 @@ from typing import Any, ClassVar, cast
 
 from pyspark.sql import DataFrame
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.checkpointing import previous_workers
 from sparkdl.ml.column_params import described
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
@@ -31,7 +33,9 @@ from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame
-from sparkdl.spark.worker_count import choose_workers
+from sparkdl.spark.resources import check_setting
+from sparkdl.spark.warm_up import warm_up
+from sparkdl.spark.worker_count import await_slots, choose_workers
 from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
 from sparkdl.training.loss import as_module
@@ -62,13 +66,10 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         for name in self.changed_from_default(self._unused()):
             value, strategy = self.getOrDefault(name), self.getStrategy()
             warnings.warn(f"{name}={value!r} is ignored: {strategy!r} does not use it.", stacklevel=3)
-        if not (self.getPatience() or fit.training.keeps_best(validated=fit.columns.validation is not None)):
-            # A scheduler may compare the monitored values, without minDelta.
-            for name in self.changed_from_default(("minDelta", *(() if self.getScheduler() else ("monitor",)))):
-                value = self.getOrDefault(name)
-                warnings.warn(f"{name}={value!r} is ignored without patience and keepBest.", stacklevel=3)
+        self.warn_of_ignored()
         unit = "Rank" if fit.algorithm is None else "Shard"
-        sized = self if self.getNumWorkers() is not None else self.copy()._set(numWorkers=self._choose_workers(fit))
+        chosen = None if self.getNumWorkers() is not None else self._choose_workers(fit)
+        sized = self if chosen is None else self.copy()._set(numWorkers=chosen)
         watch = Watch(fit.run, sized, trackers=self.getTrackers(), events=self.getTelemetry(), unit=unit)
         cluster = SparkCluster(
             fit.data.sparkSession,
@@ -116,15 +117,39 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             self.getMaxSeconds(),
         )
 
-    def _choose_workers(self, fit: FitSpec) -> int:
-        """The workers of a fit without ``numWorkers``; the run's configuration keeps them for its checkpoints."""
-        before = (fit.run.load("config") or {}).get("numWorkers")
-        if fit.algorithm is None:
-            chosen = choose_workers(fit.data, self.getBatchSize(), before=before)
+    def _choose_workers(self, fit: FitSpec) -> int | None:
+        """The workers of a fit without ``numWorkers``, which its configuration keeps; None for Spark's partitions."""
+        spark, previous = fit.data.sparkSession, previous_workers(fit.run)
+        if not getattr(fit.algorithm, "shuffle", True):
+            return None
+        warm_up(spark)
+        if fit.algorithm is not None:
+            await_slots(spark)  # Spark's default follows the registered cores
+            chosen = previous or int(spark.sparkContext.defaultParallelism)
         else:
-            chosen = before or fit.data.sparkSession.sparkContext.defaultParallelism
+            check_setting(spark, allow_unencrypted=self.getAllowUnencrypted())
+            least, device = self.getMinWorkers(), self.getDevice()
+            chosen = choose_workers(fit.data, self.getBatchSize(), device=device, least=least, previous=previous)
         logger.info("numWorkers is None; %s takes %d.", type(self).__name__, chosen)
-        return int(chosen)
+        return chosen
+
+    def warn_of_ignored(self) -> None:
+        """Warn of set Params that other Params make useless."""
+        scheduler, in_rounds = self.getScheduler(), is_algorithm(self.getStrategy())
+        factory = getattr(scheduler, "func", scheduler)
+        # A function may make a ReduceLROnPlateau.
+        plateau = scheduler is not None and not (isinstance(factory, type) and factory is not ReduceLROnPlateau)
+        compared = self.training().keeps_best(validated=self.getValidationIndicatorCol() is not None)
+        ignored: dict[str, str] = {}
+        if scheduler is None and not in_rounds:
+            ignored["schedulerInterval"] = "scheduler"
+        if not (compared or self.getPatience()):
+            ignored["minDelta"] = "patience and keepBest"
+            if in_rounds or not plateau:
+                ignored |= dict.fromkeys(("monitor", "monitorMode"), "patience, keepBest and ReduceLROnPlateau")
+        for name in self.changed_from_default(tuple(ignored)):
+            value = self.getOrDefault(name)
+            warnings.warn(f"{name}={value!r} is ignored without {ignored[name]}.", stacklevel=4)
 
     def _unused(self) -> tuple[str, ...]:
         strategy = self.getStrategy()
@@ -164,7 +189,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             )
         metrics, validated = self.getMetrics(), self.getValidationIndicatorCol() is not None
         check_monitor(self.getMonitor(), metrics, validated=validated, in_rounds=is_algorithm(self.getStrategy()))
-        return Objective(
+        objective = Objective(
             partial(model, **arguments) if arguments else model,
             self.getLoss(),
             optimizer_factory(self.getOptimizer(), self.getLearningRate(), self.getOptimizerArgs()),
@@ -176,6 +201,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             self.getMonitor(),
             self.getMonitorMode(),
         )
+        objective.check_schedule(in_rounds=is_algorithm(self.getStrategy()))
+        return objective
 
     def training(self) -> Training:
         """The settings of a worker's training loop, from the Params.

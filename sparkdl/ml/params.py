@@ -203,8 +203,8 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         "unique integer column that fixes the order of rows; None numbers them on arrival", to_string, None
     )
     numWorkers: Param[int | None] = param(
-        "workers of a gang, or shards of rounds; one task each. None for all slots, at most one for each batchSize "
-        "rows; in rounds for spark.default.parallelism; in ensembles for 1",
+        "workers of a gang, or shards of rounds; one task each. With None a gang takes all slots, at most one for each "
+        "batchSize rows; rounds have spark.default.parallelism shards, and an ensemble's member has one worker",
         at_least(1),
         None,
         ~(Scope.RUN | Scope.PIPELINE),

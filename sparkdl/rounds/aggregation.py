@@ -12,11 +12,12 @@ from torch import Tensor
 
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds import Update
+from sparkdl.rounds.parameters import is_inexact
 
 
 def scaled(weights: Mapping[str, Tensor], share: float) -> Update:
     """Weights times the shard's share, and the share, as terms of the sums that ``average`` divides."""
-    terms = {name: value if value.is_floating_point() else value.double() for name, value in weights.items()}
+    terms = {name: value if is_inexact(value) else value.double() for name, value in weights.items()}
     return {**{f"weights/{name}": value * share for name, value in terms.items()}, **scalars(share=share)}
 
 
@@ -28,7 +29,7 @@ def average(update: Update, like: Mapping[str, Tensor]) -> Update:
     share = positive(update["share"])
     # In place, since the driver may lack the memory for another copy of a large model.
     means = {name: update[f"weights/{name}"].div_(share) for name in like if f"weights/{name}" in update}
-    rounded = {name: mean if like[name].is_floating_point() else mean.round() for name, mean in means.items()}
+    rounded = {name: mean if is_inexact(like[name]) else mean.round() for name, mean in means.items()}
     return {name: rounded[name].to(tensor.dtype) if name in rounded else tensor for name, tensor in like.items()}
 
 

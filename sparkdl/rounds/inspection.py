@@ -16,9 +16,8 @@ from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.training.dataloader import check_split
 from sparkdl.training.labels import Classes, check_bounds, label_bounds
-from sparkdl.training.loss import Criterion
 from sparkdl.training.objective import Objective, OutputKind, trained
-from sparkdl.training.probe import probe, trial_batch
+from sparkdl.training.trial import trial_batch, try_evaluation, try_model
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class InspectShard:
     classes: Classes | None = None
     transforms: Transforms | None = None
     kind: OutputKind | None = None
+    steps: bool = False  # whether training takes steps in training mode; else it evaluates the loss, as L-BFGS does
 
     reduce = staticmethod(add)
 
@@ -48,19 +48,20 @@ class InspectShard:
         validation = 0 if shard.columns.validation is None else len(shard.split()[1])
         bounds = None if self.classes is None else label_bounds(shard, self.classes)
         note = {"fingerprint": str(fingerprint(shard)), "rows": (shard.rows - validation, validation), "bounds": bounds}
-        criterion = self.objective.criterion()
-        shard = as_only_shard(shard, criterion)
-        training = shard if shard.columns.validation is None else shard.subset(shard.split()[0], shard.shard_rows)
-        return {}, note | {"columns": shard.columns, "mass": training.mass()} | self._probe(shard, criterion)
+        shard = as_only_shard(shard, self.objective.criterion())
+        parts = (shard,) if shard.columns.validation is None else (shard.subset(rows, ()) for rows in shard.split())
+        return {}, note | {"columns": shard.columns, "mass": [part.mass() for part in parts]} | self._try_model(shard)
 
-    def _probe(self, shard: Shard, criterion: Criterion) -> dict[str, Any]:
+    def _try_model(self, shard: Shard) -> dict[str, Any]:
         if not shard.rows:
             return {"inputs": None, "output": None}
         batch = trial_batch(shard, self.transforms)
         with torch.random.fork_rng(devices=[]):
-            output, summary = probe(self.objective.build(), batch, self.kind)
-            if batch.weight:  # else there is no mean
-                trained(criterion(output, batch))
+            output, summary = try_model(self.objective.build(), batch, self.kind)
+            if batch.weight and not self.steps:  # else there is no mean, or a step calls the loss in training mode
+                trained(self.objective.criterion()(output, batch))
+            if shard.columns.validation is not None or self.objective.metrics:
+                try_evaluation(output, batch, self.objective, torch.device("cpu"))
         return summary
 
 
@@ -74,8 +75,8 @@ def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:
     columns: Columns = notes[0]["columns"]
     if work.classes is not None:
         check_bounds([note["bounds"] for note in notes], columns, work.classes)
-    mass = sum(note["mass"] for note in notes)
-    check_split(sum(training), None if columns.validation is None else sum(validation), mass)
+    mass, *held_out = (sum(masses) for masses in zip(*(note["mass"] for note in notes), strict=True))
+    check_split(sum(training), None if columns.validation is None else sum(validation), mass, sum(held_out))
     inputs, output = ([note[name] for note in notes if note[name] is not None] for name in ("inputs", "output"))
     fingerprints = tuple(note["fingerprint"] for note in notes)
     return DataSummary(fingerprints, training, validation, next(iter(inputs), None), next(iter(output), None))

@@ -74,9 +74,7 @@ class Local:
         if objective.scheduler is not None:
             scheduler = objective.open_scheduler(optimizer)
             if isinstance(scheduler, ReduceLROnPlateau):
-                raise InvalidInput(
-                    "scheduler is a ReduceLROnPlateau, which no round gives a loss; expected another one."
-                )
+                raise InvalidInput("scheduler is a ReduceLROnPlateau, and rounds pass no loss to it; expected another.")
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
                 for _ in range(self.round):

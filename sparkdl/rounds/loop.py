@@ -113,7 +113,8 @@ class Rounds:
             attempt = self.checkpoints.next_attempt()
             self.checkpoints.fence(attempt)
         collate = None if self.transforms is None else replace(self.transforms, augment=None)
-        self.summary = inspect_shards(jobs, InspectShard(self.objective, self.classes, collate, self.kind))
+        inspection = InspectShard(self.objective, self.classes, collate, self.kind, self.algorithm.uses_optimizer)
+        self.summary = inspect_shards(jobs, inspection)
         saved = self._restore(self.summary) or self._first(self.summary)
         with ExitStack() as stack:
             memories = None if self.memories is None else LocalState(self.memories)

@@ -84,8 +84,13 @@ def gradient_of(parameters: Mapping[str, nn.Parameter]) -> Tensor:
 
 
 def rest(weights: Mapping[str, Tensor], names: Sequence[str]) -> Weights:
-    """Weights that are averaged but not trained: floating-point buffers and frozen parameters."""
-    return averaged({name: value for name, value in weights.items() if name not in names and value.is_floating_point()})
+    """Weights that are averaged but not trained: frozen parameters, and buffers of real or complex numbers."""
+    return averaged({name: value for name, value in weights.items() if name not in names and is_inexact(value)})
+
+
+def is_inexact(value: Tensor) -> bool:
+    """Whether a tensor holds real or complex numbers, which have a mean of their own dtype; integers are rounded."""
+    return value.is_floating_point() or value.is_complex()
 
 
 def averaged(weights: Mapping[str, Tensor]) -> Weights:

@@ -32,8 +32,8 @@ def cancellation(error: Exception) -> Stopped | None:
     if cancelled is None:
         return None
     return Stopped(
-        f"the user cancelled a Spark job of this run: it was cancelled {cancelled[1]}. The same fit resumes from its "
-        "newest checkpoint, if it has one."
+        f"the user cancelled a Spark job of this run ({cancelled[1]}). The same fit resumes from its newest "
+        "checkpoint, if it has one."
     )
 
 

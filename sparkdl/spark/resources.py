@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import POLL
@@ -73,7 +74,15 @@ def find_slots(spark: SparkSession) -> Capacity:
     return Capacity(now, _most(spark, now))
 
 
-def until_registered(spark: SparkSession) -> float:
+def count_rows(rows: DataFrame, limit: int) -> int:
+    """The number of rows, at most ``limit``; Spark reads partition after partition, without columns, until it is known.
+
+    ``limit(n).count()`` would read up to n rows of every partition.
+    """
+    return int(rows.select(F.lit(1)).limit(limit)._jdf.collectAsList().size())
+
+
+def registration_wait(spark: SparkSession) -> float:
     """Seconds in which Spark still waits for the executors of an application that has just begun."""
     context = spark.sparkContext
     limit = context._jsc.sc().conf().getTimeAsSeconds("spark.scheduler.maxRegisteredResourcesWaitingTime", "30s")
@@ -96,16 +105,23 @@ def _most(spark: SparkSession, now: int) -> int | None:
         return int(setting(spark, name) or 0)
 
     cpus, master = number("spark.task.cpus") or 1, str(spark.sparkContext.master)
+
+    def slots(cores: int) -> int:
+        """Of an executor, which needs cores and, if tasks take GPUs, GPUs for each."""
+        taken = float(setting(spark, "spark.task.resource.gpu.amount") or 0)
+        offered = float(setting(spark, "spark.executor.resource.gpu.amount") or 0)
+        return min(cores // cpus, int(offered / taken)) if taken and offered else cores // cpus
+
     simulated = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
     if simulated:
-        return int(simulated[1]) * (int(simulated[2]) // cpus)
+        return int(simulated[1]) * slots(int(simulated[2]))
     if master.startswith("local"):
         return now  # local mode has all slots from the start
     if cores := number("spark.cores.max"):
         return cores // cpus
     if not (setting(spark, "spark.executor.instances") and setting(spark, "spark.executor.cores")):
         return None
-    return number("spark.executor.instances") * (number("spark.executor.cores") // cpus)
+    return number("spark.executor.instances") * slots(number("spark.executor.cores"))
 
 
 def _why(spark: SparkSession) -> str:

@@ -3,49 +3,72 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from contextlib import suppress
 from multiprocessing.dummy import DummyProcess
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.errors import ClusterUnavailable
-from sparkdl.spark.resources import find_slots, until_registered, wait_for_slots
+from sparkdl.spark.resources import count_rows, find_slots, registration_wait, setting, wait_for_slots
+
+_GPUS = "spark.task.resource.gpu.amount"
 
 
-def choose_workers(rows: DataFrame, batch_size: int, *, before: int | None = None) -> int:
+def choose_workers(
+    rows: DataFrame, batch_size: int, *, device: str = "cpu", least: int | None = None, previous: int | None = None
+) -> int:
     """Choose as many workers as there are task slots, at most one for each ``batch_size`` rows, at least one.
 
     In the first 30 s of an application, wait for its configured slots, as long as Spark does
     (``spark.scheduler.maxRegisteredResourcesWaitingTime``); then take those of the registered executors.
 
-    Fits in the threads of a pool share the slots, such as those of a ``CrossValidator`` with ``parallelism``. Spark
-    reads up to ``batch_size`` rows for each slot, without their columns; with one slot it reads none.
+    Concurrent fits in the threads of a pool share the slots, such as those of a ``CrossValidator`` with
+    ``parallelism``. Spark reads up to ``batch_size`` rows for each slot, without their columns; with one slot it reads
+    none.
 
     Args:
         rows: the rows of the fit.
         batch_size: of the global batch.
-        before: the number that the run had before, which its checkpoints need; it holds if there can be so many slots.
+        device: with ``"cuda"`` slots count only if each task has a GPU of its own.
+        least: the smallest gang that may start; default: none. A gang that may grow is as large as the configuration.
+        previous: the workers of the run's newest checkpoint, chosen again unless the configuration has fewer slots.
     """
     spark = rows.sparkSession
-    slots = find_slots(spark)
-    if before is not None and (slots.ever is None or before <= slots.ever):
-        return before
-    if slots.ever is not None:
+    configured = find_slots(spark).ever
+    if previous is not None and (configured is None or previous <= configured):
+        return previous
+    if device == "cuda" and float(setting(spark, _GPUS) or 0) < 1:
+        warnings.warn(
+            f"numWorkers is None, and {_GPUS} is not 1: the slots do not say how many GPUs there are. The fit takes "
+            "one worker; set numWorkers for more.",
+            stacklevel=5,
+        )
+        return least or 1
+    await_slots(spark)
+    now = find_slots(spark).now or 1
+    slots = (now if least is None or configured is None else configured) // concurrent_fits()
+    if slots <= 1:
+        return least or 1
+    return max(least or 1, count_rows(rows, slots * batch_size) // batch_size)
+
+
+def await_slots(spark: SparkSession) -> None:
+    """Wait for the configured slots of an application that has just begun, as long as Spark does."""
+    configured = find_slots(spark).ever
+    if configured is not None:
         with suppress(ClusterUnavailable):
-            wait_for_slots(spark, slots.ever, timeout=until_registered(spark), report=lambda what, seconds: None)
-    most = (find_slots(spark).now or 1) // fits_at_once()
-    if most <= 1:
-        return 1
-    counted = len(rows.select(F.lit(1)).limit(most * batch_size).collect())
-    return max(1, counted // batch_size)
+            wait_for_slots(spark, configured, timeout=registration_wait(spark), report=lambda what, seconds: None)
 
 
-def fits_at_once() -> int:
-    """The number of threads of the ``ThreadPool`` that runs this thread; 1 if none does."""
-    tasks = _tasks(threading.current_thread())
-    return 1 if tasks is None else sum(_tasks(thread) is tasks for thread in threading.enumerate())
+def concurrent_fits() -> int:
+    """The number of fits that the ``ThreadPool`` of this thread runs at a time, times those of pools around it."""
+    thread, fits = threading.current_thread(), 1
+    while (tasks := _tasks(thread)) is not None:
+        fits *= sum(_tasks(other) is tasks for other in threading.enumerate())
+        thread = getattr(thread, "_parent", thread)  # the thread that made the pool
+    return fits
 
 
 def _tasks(thread: threading.Thread) -> Any:

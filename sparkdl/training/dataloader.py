@@ -22,8 +22,8 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.labels import check_bounds, label_bounds
-from sparkdl.training.probe import probe, trial_batch
 from sparkdl.training.spec import TrainingSpec
+from sparkdl.training.trial import trial_batch, try_evaluation, try_model
 
 
 class Rows:
@@ -49,23 +49,31 @@ class Rows:
         shard, self.validation = _split(shard.with_denominators(criterion.denominators), group)
         self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle, training.drop_last)
         transforms = Transforms(training.collate, training.augment, criterion.denominators)
-        masses = group.gather((shard.denominators is not None, shard.mass()))
+        held_out = None if self.validation is None else self.validation.mass()
+        masses = group.gather((shard.denominators is not None, shard.mass(), held_out))
         validation = None if self.validation is None else sum(self.validation.shard_rows)
-        check_split(self.plan.total, validation, sum(mass for _, mass in masses))
+        check_split(
+            self.plan.total, validation, sum(mass for _, mass, _ in masses), sum(mass or 0 for *_, mass in masses)
+        )
         self.share = shard.rows / self.plan.total
-        if any(weighted for weighted, _ in masses) and shard.denominators is None:
+        if any(weighted for weighted, *_ in masses) and shard.denominators is None:
             # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
             shard = shard.with_unit_denominators()
         self._collate, self._kind, self._device = training.collate, training.kind, device
+        self._objective = training.objective
         self._batcher = Batcher(shard, self.plan, device, transforms)
 
-    def probe(self, module: nn.Module) -> dict[str, Any]:
-        """Try the module on the first rows, see ``sparkdl.training.probe``; the report's ``inputs`` and ``output``."""
+    def try_model(self, module: nn.Module) -> dict[str, Any]:
+        """Try the module on the first rows, see ``sparkdl.training.trial``; the report's ``inputs`` and ``output``."""
         if not self.shard.rows:
             return {"inputs": None, "output": None}
         batch = trial_batch(self.shard, Transforms(self._collate))
-        batch = replace(batch, inputs=tuple(column.to(self._device) for column in batch.inputs))
-        return probe(module, batch, self._kind)[1]
+        target = None if batch.target is None else batch.target.to(self._device)
+        batch = replace(batch, inputs=tuple(column.to(self._device) for column in batch.inputs), target=target)
+        output, summary = try_model(module, batch, self._kind)
+        if self.validation is not None:
+            try_evaluation(output, batch, self._objective, self._device)
+        return summary
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from step ``start``; earlier rows are neither read nor transformed.
@@ -89,20 +97,21 @@ class Rows:
             yield batch
 
 
-def check_split(training: int, validation: int | None, mass: float) -> None:
-    """Raise InvalidInput without training rows of positive weight, or without validation rows.
+def check_split(training: int, validation: int | None, mass: float, validation_mass: float) -> None:
+    """Raise InvalidInput without training rows, or validation rows, of positive weight.
 
-    ``mass`` is the weight of all training rows; ``validation`` is None without a validation column.
+    The masses are the weights of all these rows; ``validation`` is None without a validation column.
     """
     if not training:
         raise InvalidInput("there are no rows to train on: every row is a validation row.")
-    if not mass:
-        raise InvalidInput(
-            "all training rows weigh 0 in the loss; expected a positive weight in weightCol, for a label that the "
-            "loss's class weights and ignore_index leave in."
-        )
     if validation == 0:
         raise InvalidInput("no row is a validation row; mark some rows, or leave the validation column out.")
+    for kind, total in (("training", mass), ("validation", validation_mass if validation else 1.0)):
+        if not total:
+            raise InvalidInput(
+                f"all {kind} rows weigh 0 in the loss; expected a positive weight of at least one. Class weights of 0 "
+                "and ignore_index leave out rows as weightCol does."
+            )
 
 
 def _split(shard: Shard, group: Group) -> tuple[Shard, Shard | None]:

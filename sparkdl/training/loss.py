@@ -46,23 +46,32 @@ _ELEMENTWISE: dict[Any, type[nn.Module]] = {
     functional.smooth_l1_loss: nn.SmoothL1Loss,
     functional.soft_margin_loss: nn.SoftMarginLoss,
 }
-_MODULES = _ELEMENTWISE | {
+# Their targets have other shapes than their outputs.
+_BY_CLASS: dict[Any, type[nn.Module]] = {
     functional.cross_entropy: nn.CrossEntropyLoss,
     functional.multi_margin_loss: nn.MultiMarginLoss,
     functional.multilabel_margin_loss: nn.MultiLabelMarginLoss,
-    functional.multilabel_soft_margin_loss: nn.MultiLabelSoftMarginLoss,
     functional.nll_loss: nn.NLLLoss,
 }
+_MULTILABEL: dict[Any, type[nn.Module]] = {functional.multilabel_soft_margin_loss: nn.MultiLabelSoftMarginLoss}
+_MODULES = _ELEMENTWISE | _MULTILABEL | _BY_CLASS
 
 
 def as_module(loss: Any) -> Any:
-    """The loss module of a function of ``torch.nn.functional``, or of a partial with its settings; else the loss."""
+    """The loss module of a function of ``torch.nn.functional``, or of a partial with its settings; else the loss.
+
+    Raises InvalidInput for settings of wrong types.
+    """
     function, settings = loss, dict[str, Any]()
     if isinstance(loss, partial) and not loss.args:
         function, settings = loss.func, loss.keywords
     module = next((module for known, module in _MODULES.items() if known is function), None)
-    known = module is not None and settings.keys() <= inspect.signature(module).parameters.keys()
-    return module(**settings) if module is not None and known else loss
+    if module is None or not settings.keys() <= inspect.signature(module).parameters.keys():
+        return loss
+    try:
+        return module(**settings)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"loss is {loss!r}, whose settings {module.__name__} does not take: {error}.") from error
 
 
 class Criterion:
@@ -70,8 +79,9 @@ class Criterion:
 
     def __init__(self, loss: LossFunction | nn.Module) -> None:
         loss = as_module(loss)
-        self._elementwise = isinstance(loss, tuple(_ELEMENTWISE.values()))
-        self._unchecked = not isinstance(loss, tuple(_MODULES.values()))  # for broadcasts, until the first batch
+        self._elementwise = _is_one_of(loss, _ELEMENTWISE)
+        self._unchecked = not (self._elementwise or _is_one_of(loss, _BY_CLASS))  # until the first batch
+        self._sums = getattr(loss, "reduction", None) == "batchmean"  # the trailing dimensions of a row
         self._mean = loss
         self._each = loss
         if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
@@ -81,19 +91,21 @@ class Criterion:
     def __call__(self, output: Any, batch: Batch) -> Tensor:
         """The local mean loss, a scalar: the weighted losses of the batch's rows over ``batch.weight``."""
         output, target = self.arguments(output, batch)
-        whole = batch.denominators is None and batch.weights is None
-        with _RefuseBroadcasts(target) if self._unchecked else nullcontext():
-            loss = _called(self._mean if whole else self._each, output, target)
+        unweighted = batch.denominators is None and batch.weights is None
+        with _RefuseBroadcasts(output, target) if self._unchecked else nullcontext():
+            loss = _called(self._mean if unweighted else self._each, output, target)
         self._unchecked &= batch.rows == 1
-        if whole and loss.dim() == 0:
+        if unweighted and loss.dim() == 0:
             return loss
         if loss.dim() == 0:
             raise InvalidInput(
                 "loss(output, target) returned a scalar, which cannot be weighted by row; expected one loss for "
                 'each row, for example with reduction="none".'
             )
-        losses = loss.flatten(1).mean(1) if loss.dim() > 1 else loss
-        if whole:
+        losses = loss
+        if loss.dim() > 1:
+            losses = loss.flatten(1).sum(1) if self._sums else loss.flatten(1).mean(1)
+        if unweighted:
             return losses.mean()
         weighted = losses if batch.weights is None else losses * batch.weights
         return weighted.sum() / batch.weight
@@ -142,7 +154,8 @@ def check_loss(loss: object) -> None:
     """Raise InvalidInput if the loss sums over rows, has trainable parameters, or is no function and no module."""
     loss = as_module(loss)
     reduction = getattr(loss, "reduction", None)
-    if isinstance(loss, nn.Module) and reduction not in (None, "mean", "none"):
+    allowed = (None, "mean", "none", *(("batchmean",) if isinstance(loss, nn.KLDivLoss) else ()))
+    if isinstance(loss, nn.Module) and reduction not in allowed:
         raise InvalidInput(
             f"{type(loss).__name__} has reduction={reduction!r}; expected 'mean': losses are averaged over the "
             "global batch, so that the batch size does not change the learning rate."
@@ -188,32 +201,56 @@ def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tens
     return value
 
 
+def _is_one_of(loss: Any, kinds: Mapping[Any, type[nn.Module]]) -> bool:
+    """Whether a loss computes as one of torch's modules; a subclass with its own ``forward`` does not."""
+    return any(isinstance(loss, kind) and type(loss).forward is kind.forward for kind in kinds.values())
+
+
 class _RefuseBroadcasts(TorchFunctionMode):
     """Raises InvalidInput in its block if a function broadcasts the output against the target.
 
-    The difference of ``[B, 1]`` and ``[B]`` is ``[B, B]``, whose mean trains a wrong model. Functions of the target
-    alone, as in a ranking loss, may broadcast it.
+    The difference of ``[B, 1]`` and ``[B]`` is ``[B, B]``, whose mean trains a wrong model. The same holds for values
+    computed from them, such as the target's logarithm. Functions of the target alone, as in a ranking loss, may
+    broadcast it.
     """
 
-    def __init__(self, target: Tensor) -> None:
+    def __init__(self, output: Any, target: Tensor) -> None:
         super().__init__()
-        self._target = target
+        self._rows = len(target)
+        # Kept, since ids of freed tensors return.
+        self._outputs = {id(value): value for value in _tensors(output)}
+        self._targets = {id(target): target}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        values = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
-        rows, result = len(self._target), func(*args, **(kwargs or {}))
-        shapes = {tuple(value.shape) for value in values}
-        if rows > 1 and shapes == {(rows,), (rows, 1)} and len({*map(self._is_target, values)}) == 2:
-            squared = isinstance(result, Tensor) and result.shape == (rows, rows)
-            if squared or any(func is known for known in _ELEMENTWISE):
-                one, other = (list(value.shape) for value in values[:2])
-                raise InvalidInput(
-                    f"the loss broadcasts {one} and {other} to [{rows}, {rows}]; expected equal shapes of output and "
-                    "target, as after output.squeeze(1) or target.unsqueeze(1)."
-                )
+        values, result = _tensors((args, kwargs)), func(*args, **(kwargs or {}))
+        outputs = [value for value in values if self._is_output(value)]
+        targets = [value for value in values if id(value) in self._targets]
+        if outputs and targets:
+            self._check(func, outputs, targets, result)
+        if outputs or targets:
+            known = self._outputs if outputs else self._targets
+            known |= {id(value): value for value in _tensors(result)}
         return result
 
-    def _is_target(self, value: Tensor) -> bool:
-        return value.untyped_storage().data_ptr() == self._target.untyped_storage().data_ptr()
+    def _is_output(self, value: Tensor) -> bool:
+        return id(value) in self._outputs or (value.requires_grad and id(value) not in self._targets)
+
+    def _check(self, func: Any, outputs: list[Tensor], targets: list[Tensor], result: Any) -> None:
+        rows, sizes = self._rows, [[*value.shape] for value in (outputs[0], targets[0])]
+        squared = isinstance(result, Tensor) and result.shape == (rows, rows)
+        compares = any(func is known for known in _ELEMENTWISE | _MULTILABEL)
+        if rows > 1 and sorted(sizes) == [[rows], [rows, 1]] and (squared or compares):
+            raise InvalidInput(
+                f"the loss broadcasts {sizes[0]} and {sizes[1]} to [{rows}, {rows}]; expected equal shapes of output "
+                "and target, as after output.squeeze(1) or target.unsqueeze(1)."
+            )
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in nested lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for part in parts for tensor in _tensors(part)]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput
+from sparkdl.training.loss import shapes
 from sparkdl.training.monitored_value import named_metrics
 
 Metrics = Mapping[str, Any]
@@ -78,8 +79,15 @@ class MetricAccumulator:
         self._sum.add_(loss, alpha=weight)
         self._weight += weight
         output = output.detach() if isinstance(output, Tensor) else output
-        for metric in self._metrics.values():
-            metric.update(output, target)
+        for name, metric in self._metrics.items():
+            try:
+                metric.update(output, target)
+            except (TypeError, ValueError, IndexError, RuntimeError) as error:
+                raise InvalidInput(
+                    f"the metric {name!r} raised {type(error).__name__}: {str(error).rstrip('.')}. It gets what the "
+                    f"loss gets: the output {shapes(output)} and the target {shapes(target)}. Return another shape "
+                    "from the model, or wrap the metric."
+                ) from error
 
     def local_mean(self) -> float | None:
         """This worker's mean loss so far; None before its first row."""

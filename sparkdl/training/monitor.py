@@ -105,8 +105,7 @@ class TrainingMonitor:
         state.history.append(row)
         if state.world.rank == 0:
             record("epoch", clock=clock, **row)
-        # As rank 0 has it: if sums differed in their last bit, the schedulers of two workers might differ, or only some
-        # workers would stop while the rest wait for them.
+        # Rank 0 decides for all: sums may differ in the last bit, and workers that stop alone leave the rest waiting.
         value = torch.tensor(monitored(row, self._monitor), dtype=torch.float64, device=state.world.device)
         state.group.broadcast_(value)
         state.replica.end_epoch(value.item())

@@ -26,17 +26,24 @@ def mode_of(monitor: str | None, mode: str, metrics: Mapping[str, Any]) -> Mode:
     """Whether a lower (``"min"``) or a higher (``"max"``) value is better; ``"auto"`` asks the metric.
 
     Raises:
-        InvalidInput: the metric does not say which one is better.
+        InvalidInput: the metric does not say which one is better, or a higher loss would be.
     """
+    named = dict(named_metrics(metrics))
+    metric = None if monitor is None else named.get(monitor.removeprefix("valid_"))
+    if metric is None and (monitor is None or monitor in _LOSSES):
+        if mode == "max":
+            raise InvalidInput(
+                f"monitorMode is 'max', and monitor is {monitor!r}, a loss, which is minimized; expected the name of a "
+                "metric as monitor, or another monitorMode."
+            )
+        return "min"
     if mode != "auto":
         return cast(Mode, mode)
-    metric = None if monitor is None else dict(named_metrics(metrics)).get(monitor.removeprefix("valid_"))
-    if metric is None and (monitor is None or monitor in _LOSSES):
-        return "min"
     higher = getattr(metric, "higher_is_better", None)
     if higher is None:
+        reason = "the metric does not say" if metric else f"none of the metrics ({', '.join(named) or 'none'}) says"
         raise InvalidInput(
-            f"monitorMode is 'auto', and nothing says whether a higher {monitor} is better; expected 'min' or 'max'."
+            f"monitorMode is 'auto', and {reason} whether a higher {monitor} is better; expected 'min' or 'max'."
         )
     return "max" if higher else "min"
 

@@ -103,9 +103,9 @@ class Objective:
             )
         if not any(parameter.requires_grad for parameter in module.parameters()):
             raise InvalidInput(f"{type(module).__name__} has no trainable parameters; nothing can be trained.")
-        if number := [name for name, value in module.named_parameters() if value.is_complex()]:
+        if names := [name for name, value in module.named_parameters() if value.is_complex()]:
             raise InvalidInput(
-                f"{type(module).__name__} has complex parameters: {listed(number)}; expected real ones, such as "
+                f"{type(module).__name__} has complex parameters: {listed(names)}; expected real ones, such as "
                 "nn.Parameter(torch.view_as_real(weight)), which forward() turns back with torch.view_as_complex."
             )
         # Unlike to(dtype), these two keep complex buffers.
@@ -125,36 +125,61 @@ class Objective:
     def for_run(self, steps_per_epoch: int, epochs: int) -> Objective:
         """The objective whose scheduler factory knows the length of the run, if it takes it.
 
-        Raises:
-            InvalidInput: the factory takes the steps of an epoch, but its scheduler steps after each epoch.
+        Raises as ``check_schedule``.
         """
+        self.check_schedule(in_rounds=False)
         length = {"steps_per_epoch": steps_per_epoch, "epochs": epochs}
-        bound = getattr(self.scheduler, "keywords", {})
-        if self.scheduler is None or bound.keys() & {"total_steps", *length}:
+        taken = length_arguments(self.scheduler)
+        if self.scheduler is None or not taken:
             return self
-        taken = length.keys() & inspect.signature(self.scheduler).parameters.keys()
+        return replace(self, scheduler=partial(self.scheduler, **{name: length[name] for name in taken}))
+
+    def check_schedule(self, *, in_rounds: bool) -> None:
+        """Check the scheduler's factory on the driver.
+
+        Raises:
+            InvalidInput: it needs another ``scheduler_interval``, values that rounds lack, or the other mode.
+        """
+        taken, factory = length_arguments(self.scheduler), getattr(self.scheduler, "func", self.scheduler)
+        plateau = factory is ReduceLROnPlateau
+        if in_rounds and (taken or plateau):
+            name = getattr(factory, "__name__", factory)
+            missing = "no loss" if plateau else f"no {' and no '.join(sorted(taken))}"
+            raise InvalidInput(
+                f"scheduler is {name}, and rounds pass it {missing}; expected a schedule of rounds, such as "
+                "torch.optim.lr_scheduler.StepLR."
+            )
         if "steps_per_epoch" in taken and self.scheduler_interval == "epoch":
             raise InvalidInput(
                 "scheduler takes steps_per_epoch, and schedulerInterval is 'epoch'; set schedulerInterval='step'."
             )
-        return replace(self, scheduler=partial(self.scheduler, **{name: length[name] for name in taken}))
+        if plateau:
+            self._check_plateau(getattr(self.scheduler, "keywords", {}).get("mode", "min"))
+
+    def _check_plateau(self, mode: str) -> None:
+        if self.scheduler_interval == "step":
+            raise InvalidInput("scheduler is a ReduceLROnPlateau; expected schedulerInterval='epoch' with it.")
+        if mode != self.mode:
+            better = "higher" if self.mode == "max" else "lower"
+            raise InvalidInput(
+                f"scheduler is a ReduceLROnPlateau with mode={mode!r}; expected mode={self.mode!r}: a {better} "
+                f"{self.monitor or 'loss'} is better."
+            )
+
+    @property
+    def schedules_epochs(self) -> bool:
+        """Whether the scheduler's factory takes the run's number of epochs."""
+        return "epochs" in length_arguments(self.scheduler)
 
     def open_scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
         """The scheduler of the optimizer; None without one.
 
         Raises:
-            InvalidInput: ``ReduceLROnPlateau`` steps after each step, of which there is no validation loss, or it has
-                the other mode than ``monitor``.
+            InvalidInput: a ``ReduceLROnPlateau`` steps after each step, or its mode is not the monitor's.
         """
         scheduler = None if self.scheduler is None else self.scheduler(optimizer)
         if isinstance(scheduler, ReduceLROnPlateau):
-            if self.scheduler_interval == "step":
-                raise InvalidInput("scheduler is a ReduceLROnPlateau; expected schedulerInterval='epoch' with it.")
-            if scheduler.mode != self.mode:
-                raise InvalidInput(
-                    f"scheduler is a ReduceLROnPlateau with mode={scheduler.mode!r}; expected mode={self.mode!r}: it "
-                    f"compares {self.monitor or 'the loss'}, of which that is the better value."
-                )
+            self._check_plateau(scheduler.mode)
         return scheduler
 
     def criterion(self, device: torch.device | str = "cpu") -> Criterion:
@@ -165,6 +190,14 @@ class Objective:
         return Criterion(loss)
 
 
+def length_arguments(scheduler: SchedulerFactory | None) -> set[str]:
+    """Which of ``steps_per_epoch`` and ``epochs`` a scheduler's factory takes and leaves open."""
+    bound = getattr(scheduler, "keywords", {})
+    if scheduler is None or "total_steps" in bound:
+        return set()
+    return ({"steps_per_epoch", "epochs"} & inspect.signature(scheduler).parameters.keys()) - bound.keys()
+
+
 def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
     """The model's output. If the model raises, WorkerFailed reports the shapes of its inputs."""
     inputs = arguments(columns)
@@ -173,9 +206,10 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         if "Expected more than 1 value per channel" in str(error):
             raise InvalidInput(
-                f"batch normalisation in {type(module).__name__} got one row on this worker, of which it computes no "
-                "variance. Set dropLast=True if only an epoch's last step has so few rows, raise batchSize, lower "
-                "numWorkers or microBatches, or convert the model with nn.SyncBatchNorm, for GPUs, or nn.GroupNorm."
+                f"batch normalisation in {type(module).__name__} got one row on this worker, which has no variance. If "
+                "only an epoch's last step has so few rows, set dropLast=True. Otherwise raise batchSize, in rounds "
+                "the algorithm's, or lower numWorkers or microBatches. nn.GroupNorm, and on GPUs nn.SyncBatchNorm, "
+                "take one row."
             ) from error
         raise WorkerFailed(
             f"forward() of {type(module).__name__} raised {type(error).__name__}: {str(error).rstrip('.')}. "

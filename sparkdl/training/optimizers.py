@@ -31,16 +31,18 @@ def optimizer_factory(optimizer: Any, learning_rate: float | None, arguments: Ma
         InvalidInput: the factory binds an argument already, or does not take it.
     """
     factory = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
-    bound, given = getattr(factory, "keywords", {}), {**arguments}
+    bound, settings = getattr(factory, "keywords", {}), {**arguments}
     if learning_rate is not None:
-        if "lr" in given:
-            raise InvalidInput(f"learningRate is {learning_rate} and optimizerArgs has lr={given['lr']}; expected one.")
-        given["lr"] = learning_rate
-    if not given:
+        if "lr" in settings:
+            raise InvalidInput(
+                f"learningRate is {learning_rate} and optimizerArgs has lr={settings['lr']}; expected one."
+            )
+        settings["lr"] = learning_rate
+    if not settings:
         return factory
     taken = inspect.signature(factory).parameters
     any_name = any(one.kind is one.VAR_KEYWORD for one in taken.values())
-    for name, value in given.items():
+    for name, value in settings.items():
         param = "learningRate" if name == "lr" and learning_rate is not None else "optimizerArgs"
         if name in bound:
             raise InvalidInput(
@@ -49,10 +51,10 @@ def optimizer_factory(optimizer: Any, learning_rate: float | None, arguments: Ma
             )
         if name not in taken and not any_name:
             raise InvalidInput(
-                f"{param} gives {name}={value!r}, which optimizer does not take; expected one of "
-                f"{', '.join([*taken][1:])}."
+                f"{param} gives {name}={value!r}, which optimizer does not take; expected "
+                f"{', '.join([*taken][1:]) or 'no arguments with this factory'}."
             )
-    return partial(factory, **given)
+    return partial(factory, **settings)
 
 
 def takes_names(factory: Any) -> bool:

@@ -35,7 +35,7 @@ class TrainerState:
         self.group = world.group()
         self.history: list[dict[str, Any]] = []  # one row per epoch, the same on every worker
         # Shape and dtype of one row of each input, shape of one output row, seconds of training and of its phases.
-        self.report: dict[str, Any] = {**rows.probe(replica.module), "train_seconds": 0.0, "phases": {}}
+        self.report: dict[str, Any] = {**rows.try_model(replica.module), "train_seconds": 0.0, "phases": {}}
         self.metrics = open_metrics(training.objective.metrics, world.device)
         # Of the current epoch; with validation rows, the metrics are theirs.
         self.meter = MetricAccumulator(world.device, self.metrics if rows.validation is None else {})
@@ -184,4 +184,6 @@ class TrainerState:
     def _place(self) -> dict[str, Any]:
         plan = self.rows.plan
         place = {"workers": self.world.size, "shard_rows": list(plan.rows)}
-        return place | {"batchSize": plan.batch_size, "seed": plan.seed, "shuffle": plan.shuffle}
+        place |= {"batchSize": plan.batch_size, "seed": plan.seed, "shuffle": plan.shuffle}
+        # A schedule of the run's length, such as OneCycleLR, cannot be prolonged.
+        return place | ({"epochs": self.training.epochs} if self.training.objective.schedules_epochs else {})

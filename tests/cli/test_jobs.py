@@ -130,6 +130,22 @@ def test_optimizer_is_a_name_or_a_class(estimator, optimizer):
     assert (objective.scheduler_interval, training.drop_last) == ("step", True)
 
 
+def test_arguments_that_a_configuration_leaves_out_stay_open(estimator):
+    """jsonargparse binds every default, as if the user had given it."""
+    decay = {"class_path": "torch.optim.AdamW", "init_args": {"weight_decay": 0.1}}
+    cycle = {"class_path": "torch.optim.lr_scheduler.OneCycleLR", "init_args": {"max_lr": 0.5}}
+    watched = {"monitor": "loss", "monitorMode": "min", "minDelta": 0.1, "keepBest": False, "patience": 3}
+    found = estimator(
+        {"optimizer": decay, "learningRate": 0.5, "scheduler": cycle, "schedulerInterval": "step"} | watched
+    )
+    objective, training = found.objective().for_run(3, 2), found.training()
+    optimizer = objective.open_optimizer(nn.Linear(1, 1).named_parameters())
+    assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (0.5, 0.1)
+    assert objective.open_scheduler(optimizer).total_steps == 6
+    assert (objective.monitor, objective.monitor_mode) == ("loss", "min")
+    assert (training.min_delta, training.keep_best, training.patience) == (0.1, False, 3)
+
+
 @pytest.mark.parametrize("name", ["collate", "augment"])
 def test_functions_are_import_paths_or_objects(estimator, name):
     path, noise = "some_nets.as_they_are", {"class_path": "some_nets.Noise", "init_args": {"scale": 0.5}}

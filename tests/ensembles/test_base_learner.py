@@ -93,6 +93,11 @@ def test_base_of_a_gang_has_one_worker_by_default():
         for same in (TorchClassifier(numWorkers=2), TorchClassifier(strategy=ParallelSGD()), LogisticRegression()):
             base = wrap(same)
             assert with_one_worker(base) is base
+    nested = OneVsRest(classifier=TorchClassifier())
+    assert (with_one_worker(nested).getClassifier().getNumWorkers(), nested.getClassifier().getNumWorkers()) == (
+        1,
+        None,
+    )
 
 
 def test_bases_that_train_in_tasks():

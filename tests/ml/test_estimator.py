@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from functools import partial
 
 import numpy as np
@@ -94,21 +95,40 @@ def test_defaults_are_ten_epochs_on_all_slots_which_the_run_keeps(data, tmp_path
     estimator = regressor(numWorkers=None, epochs=None, batchSize=ROWS // 2, runDir=str(tmp_path))
     fitted = estimator.fit(data)
     assert (len(fitted.history), fitted.report["workers"]) == (10, [2])
-    config = tmp_path / "config.json"
-    kept = json.loads(config.read_text())
-    assert kept["numWorkers"] == 2
-    config.write_text(json.dumps(kept | {"numWorkers": 1}))
-    assert estimator.setEpochs(11).fit(data).report["workers"] == [1]
-    in_rounds = rows.regressor(numWorkers=None, strategy=ParallelSGD(rounds=1)).fit(data)
-    assert in_rounds.report["workers"] == [data.sparkSession.sparkContext.defaultParallelism]
+    assert json.loads((tmp_path / "config.json").read_text())["numWorkers"] == 2
 
 
-def test_ignored_monitor_is_warned_of(data):
-    with (
-        pytest.warns(UserWarning, match="monitor='loss' is ignored without patience and keepBest"),
-        pytest.warns(UserWarning, match="minDelta=0.5 is ignored without patience and keepBest"),
+def test_run_takes_the_workers_of_its_checkpoint_again(data, tmp_path):
+    parallelism = data.sparkSession.sparkContext.defaultParallelism
+    free = {"strategy": ParallelSGD(rounds=2), "numWorkers": None}
+    for name, fixed, more in (
+        ("gang", {"epochs": 2, "numWorkers": 1}, {"epochs": 3, "numWorkers": None}),
+        ("rounds", {**free, "numWorkers": 3}, {**free, "strategy": ParallelSGD(rounds=3)}),
     ):
-        regressor(epochs=1, monitor="loss", minDelta=0.5, keepBest=False).fit(data)
+        fit = partial(rows.regressor, runDir=str(tmp_path / name))
+        fit(**fixed).fit(data)
+        if name == "rounds":  # a refused fit leaves the number of the run as it was
+            with pytest.raises(InvalidInput):
+                fit(**{**more, "numWorkers": 1}).fit(data)
+        assert fit(**more).fit(data).report["workers"] == [3 if name == "rounds" else 1]
+    assert rows.regressor(**free).fit(data).report["workers"] == [parallelism]
+
+
+@pytest.mark.parametrize(
+    ("values", "ignored"),
+    [
+        ({"monitor": "loss", "minDelta": 0.5, "keepBest": False}, ["monitor", "minDelta"]),
+        ({"monitorMode": "min", "schedulerInterval": "step"}, ["monitorMode", "schedulerInterval"]),
+        ({"monitor": "loss", "scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=1)}, ["monitor"]),
+        ({"monitor": "loss", "scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau}, []),
+        ({"monitor": "loss", "patience": 1}, []),
+    ],
+)
+def test_settings_without_effect_are_warned_of(values, ignored):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        regressor(**values).warn_of_ignored()
+    assert sorted(str(warning.message).partition("=")[0] for warning in caught) == sorted(ignored)
 
 
 def test_classes_from_vectors_and_booleans(data):

@@ -128,6 +128,12 @@ def test_patience_stops_and_keep_best_returns_weights_of_best_round(tmp_path, ke
     assert (len(history), rounds.best, float(state["weights"]["bias"][0])) == (4, 2, bias)
 
 
+def test_rounds_that_improve_by_less_than_min_delta_do_not_count(tmp_path):
+    memories = str(tmp_path / "states")
+    _, _, history = run(Scripted((3.0, 2.9, 2.8, 2.0)), COLUMNS, patience=2, min_delta=0.5, memories=memories)
+    assert len(history) == 3
+
+
 def test_rounds_compare_a_column_of_the_algorithm(tmp_path):
     memories, objective = str(tmp_path / "states"), replace(OBJECTIVE, monitor="primal", monitor_mode="max")
     rounds, _, history = run(

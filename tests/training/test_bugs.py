@@ -20,8 +20,10 @@ from sparkdl.cluster.group.world import World, is_peer_failure
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.errors import InvalidInput, Stopped
+from sparkdl.errors import InvalidInput, Stopped, WorkerFailed
+from sparkdl.io.weights import unpack
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
+from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.training.loop import Training
@@ -29,7 +31,9 @@ from sparkdl.training.objective import Objective
 
 ROWS = 12
 X = np.random.default_rng(0).normal(size=(ROWS, 3))
+LATE = np.arange(ROWS) >= ROWS // 2
 DATA = {"x": X, "y": X[:, 0], "row": np.arange(ROWS), "nothing": np.zeros(ROWS), "whole": np.arange(ROWS)}
+DATA |= {"late": LATE, "early": 1.0 - LATE, "half": np.full(ROWS, 0.5)}
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("row"))
 LINE = partial(nn.Linear, 3, 1)
 
@@ -45,6 +49,11 @@ def value(loss: Any, output: Tensor, target: Tensor) -> float:
 def fit(objective: Objective, columns: Columns = COLUMNS, **settings: Any) -> Any:
     training = Training(objective, **{"batch_size": 4, "epochs": 2, **settings})
     return InlineCluster().gang(training, DATA, columns)[0]
+
+
+def buffers_of(trained: Any, module: nn.Module) -> dict[str, Tensor]:
+    unpack(trained.weights, module)
+    return dict(module.named_buffers())
 
 
 def rounds(objective: Objective, columns: Columns = COLUMNS, **settings: Any) -> Any:
@@ -75,13 +84,17 @@ def test_losses_got_a_squeezed_output() -> None:
         lambda output, target: (output - target) ** 2,
         lambda output, target: torch.abs(torch.sub(output, target)).mean(),
         lambda output, target: 1 * F.mse_loss(output, target),
+        lambda output, target: F.mse_loss(output, torch.log1p(target)),
+        lambda output, target: F.l1_loss(output, (target - torch.tensor(0.5)) / torch.tensor(2.0)),
+        lambda output, target: F.mse_loss(output.sigmoid(), target.float()),
+        F.multilabel_soft_margin_loss,
     ],
 )
 def test_loss_that_broadcasts_was_accepted(loss) -> None:
     with pytest.raises(
         InvalidInput, match=r"the loss broadcasts \[5, 1\] and \[5\] to \[5, 5\]; expected equal shapes"
     ):
-        value(loss, torch.randn(5, 1), torch.randn(5))
+        value(loss, torch.randn(5, 1), torch.rand(5))
     pairs = lambda output, target: ((output - output.T) * (target[:, None] - target)).mean()  # noqa: E731 - a ranking
     assert np.isfinite(value(pairs, torch.randn(5, 1), torch.randn(5)))
 
@@ -89,6 +102,23 @@ def test_loss_that_broadcasts_was_accepted(loss) -> None:
 def test_losses_of_torch_broadcast() -> None:
     with pytest.raises(InvalidInput, match=r"MSELoss compares .* The output was \[5, 2\] float32, the target \[5, 1\]"):
         value(F.mse_loss, torch.randn(5, 2), torch.randn(5, 1))
+
+
+def test_losses_of_torch_were_refused_for_their_settings() -> None:
+    # KLDivLoss recommends batchmean, the mean of rows; a class of the user may compare other shapes.
+    class Quantiles(nn.L1Loss):
+        def forward(self, output: Tensor, target: Tensor) -> Tensor:
+            return (output - target.unsqueeze(1)).abs().mean()
+
+    output, target = torch.randn(5, 3).log_softmax(1), torch.rand(5, 3).softmax(1)
+    expected = float(F.kl_div(output, target, reduction="batchmean"))
+    criterion = Objective(LINE, partial(F.kl_div, reduction="batchmean")).criterion()
+    weighted = replace(of_rows(output, target), weights=torch.ones(5), denominators=torch.ones(5).double())
+    for batch in (of_rows(output, target), weighted):
+        assert float(criterion(output, batch)) == pytest.approx(expected)
+    assert value(Quantiles(), torch.zeros(5, 3), torch.ones(5)) == 1
+    with pytest.raises(InvalidInput, match="whose settings CrossEntropyLoss does not take: cannot assign 'list'"):
+        Objective(LINE, partial(F.cross_entropy, weight=[1.0, 2.0]))
 
 
 def test_functions_ignored_class_weights_of_uneven_workers() -> None:
@@ -118,9 +148,38 @@ def test_parameters_of_a_loss_were_never_trained() -> None:
 
 
 @pytest.mark.parametrize("run", [fit, rounds])
-def test_weights_of_0_trained_a_model_of_nan(run) -> None:
-    with pytest.raises(InvalidInput, match="all training rows weigh 0 in the loss"):
-        run(Objective(LINE, nn.MSELoss()), replace(COLUMNS, weight=InputColumn("nothing")))
+@pytest.mark.parametrize(("weight", "kind"), [("nothing", "training"), ("early", "validation")])
+def test_weights_of_0_trained_a_model_of_nan(run, weight, kind) -> None:
+    columns = replace(COLUMNS, weight=InputColumn(weight), validation=InputColumn("late", "bool"))
+    with pytest.raises(InvalidInput, match=f"all {kind} rows weigh 0 in the loss; expected a positive weight"):
+        run(Objective(LINE, nn.MSELoss()), columns)
+
+
+def by_row(output: Any, target: Tensor) -> Tensor:
+    """Takes a tuple alone, as a model returns it in training."""
+    return F.mse_loss(output[0].squeeze(1), target)
+
+
+@pytest.mark.parametrize("run", [fit, rounds])
+def test_losses_and_metrics_failed_after_the_first_epoch(run, tmp_path) -> None:
+    # Validation calls both with the output of evaluation mode.
+    mark, validated = tmp_path / "stepped", replace(COLUMNS, validation=InputColumn("late", "bool"))
+
+    class Marks(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            mark.touch()
+            return super().step(closure)
+
+    alone = Objective(partial(Twofold, alone=True), by_row, partial(Marks, lr=0.1))
+    squeezed = lambda output, target: F.mse_loss(output.squeeze(1), target)  # noqa: E731
+    measured = Objective(LINE, squeezed, partial(Marks, lr=0.1), metrics={"squares": MeanSquaredError()})
+    with pytest.raises((InvalidInput, WorkerFailed), match="the loss raised IndexError"):
+        run(alone, validated)
+    with pytest.raises(
+        InvalidInput, match=r"the metric 'squares' raised .* the output \[2, 1\] float32 and the target \[2\]"
+    ):
+        run(measured, validated)
+    assert not mark.exists()
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
@@ -183,7 +242,10 @@ class Phased(nn.Linear):
 def test_complex_buffers_lost_their_imaginary_part() -> None:
     # module.to(dtype) casts complex numbers to real ones.
     assert Objective(Phased, nn.MSELoss()).build().phase.tolist() == [1 + 2j]
-    assert b"C64" in fit(Objective(Phased, nn.MSELoss())).weights
+    with InlineCluster().map_reduce(DATA, COLUMNS, num_shards=2) as jobs:
+        averaged = Rounds(ParallelSGD(rounds=2), Objective(Phased, nn.MSELoss()), max_rounds=2).run(jobs)[0]["weights"]
+    assert buffers_of(fit(Objective(Phased, nn.MSELoss())), Phased())["phase"].tolist() == [1 + 2j]
+    assert averaged["phase"].tolist() == [1 + 2j]
 
 
 def test_complex_parameters_lost_their_imaginary_part() -> None:
@@ -206,6 +268,32 @@ def test_batch_normalisation_of_one_row_was_tried_again() -> None:
     assert fit(objective, batch_size=100, drop_last=True).history[0]["samples"] == ROWS
 
 
+class Counts(nn.Linear):
+    """Counts its calls, also in evaluation mode; without ``graph`` its output has no gradient there."""
+
+    def __init__(self, *, graph: bool = True) -> None:
+        super().__init__(3, 1)
+        self.graph = graph
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        output = super().forward(x)
+        return output if self.graph or self.training else output.detach()
+
+
+def test_trial_changed_the_model() -> None:
+    assert float(buffers_of(fit(Objective(Counts, nn.MSELoss())), Counts())["calls"]) == 2 * ROWS / 4
+
+
+def test_rounds_of_steps_refused_models_that_detach_in_evaluation() -> None:
+    objective = Objective(partial(Counts, graph=False), nn.MSELoss())
+    with InlineCluster().map_reduce(DATA, COLUMNS) as jobs:
+        assert len(Rounds(ParallelSGD(rounds=2), objective, max_rounds=2).run(jobs)[1]) == 2
+    with pytest.raises(InvalidInput, match="the loss does not depend on any trainable parameter"):
+        rounds(objective)
+
+
 # ---- data and workers ------------------------------------------------------------------------------------------------
 
 
@@ -220,13 +308,24 @@ def test_integers_with_a_second_use_became_floats() -> None:
         trained = fit(Objective(partial(Scaled, 1, 1), nn.MSELoss()), replace(columns, inputs=(InputColumn("whole"),)))
         assert trained.report["inputs"] == [([], "int64")]
     both = replace(COLUMNS, inputs=(InputColumn("y"),), target=InputColumn("y", "int64"))
-    with pytest.raises(InvalidInput, match="column 'y' is an input, as float32, and a class label or an id, as int64"):
+    with pytest.raises(
+        InvalidInput, match="column 'y' is an input of type float32, and a class label or an id of type int64"
+    ):
         fit(Objective(LINE, nn.CrossEntropyLoss()), both)
+
+
+def test_fractions_marked_validation_rows() -> None:
+    halves = replace(COLUMNS, inputs=(InputColumn("x"), InputColumn("half")), validation=InputColumn("half", "bool"))
+    with pytest.raises(InvalidInput, match="validation column 'half' has values other than 0 and 1"):
+        fit(Objective(LINE, nn.MSELoss()), halves)
 
 
 def test_errors_of_the_user_counted_as_a_peer_of_gloo() -> None:
     # Their driver then raised another worker's error, or none that named the cause.
     assert not is_peer_failure(RuntimeError("Timed out waiting for the feature store"))
+    assert is_peer_failure(
+        RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+    )
 
 
 def test_gang_put_imports_back_into_garbage_collection() -> None:

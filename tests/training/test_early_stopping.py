@@ -142,6 +142,9 @@ def test_mode_is_the_metric_s():
     for unknown in ("sum", "primal"):
         with pytest.raises(InvalidInput, match=f"whether a higher {unknown} is better; expected 'min' or 'max'"):
             mode_of(unknown, "auto", ACCURACY)
+    for loss in (None, "valid_loss"):
+        with pytest.raises(InvalidInput, match=r"monitorMode is 'max', and monitor is .*, a loss, which is minimized"):
+            mode_of(loss, "max", ACCURACY)
     with pytest.raises(InvalidInput, match="monitorMode is 'most'; expected one of auto, min, max"):
         replace(training().objective, monitor_mode="most")
 
@@ -156,6 +159,12 @@ def test_monitored_value_is_a_number_of_the_row():
             monitored(row, monitor)
     with pytest.raises(InvalidInput, match="need a loss, and the history has primal, dual; set validationIndicatorCol"):
         monitored({"primal": 1.0, "dual": 1.0}, None)
+
+
+def test_improvements_below_min_delta_do_not_count():
+    for settings, epochs in (({}, 12), ({"min_delta": 100.0}, 2)):
+        (trained,) = InlineCluster().gang(training(patience=1, **settings), rows(slope=2.0, opposite=2.0), COLUMNS)
+        assert len(trained.history) == epochs
 
 
 def test_best_epoch_by_a_metric_and_not_by_the_loss():

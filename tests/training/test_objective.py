@@ -253,7 +253,7 @@ def test_weights_and_loss_have_dtype_of_precision(precision: str, dtype: torch.d
         ({"model": nn.Linear(2, 1).requires_grad_(False)}, "has no trainable parameters"),
         ({"model": lambda: None}, r"model\(\) returned NoneType; expected a torch.nn.Module"),
         ({"model": lambda: nn.Linear}, r"model\(\) returned type; expected a torch.nn.Module"),
-        ({"loss": nn.KLDivLoss(reduction="batchmean")}, "has reduction='batchmean'; expected 'mean'"),
+        ({"loss": nn.KLDivLoss(reduction="sum")}, "has reduction='sum'; expected 'mean'"),
         ({"loss": "mse"}, r"loss is .*; expected a function loss\(output, target\), or an nn loss"),
         ({"loss": nn.MSELoss}, r"loss is .*; expected a function loss\(output, target\), or an nn loss"),
         ({"optimizer": torch.optim.LBFGS}, r"optimizer is LBFGS, .* closure.* strategy=LBFGS\(\)"),

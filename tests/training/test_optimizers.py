@@ -52,9 +52,9 @@ def test_name_class_and_factory_take_arguments(optimizer) -> None:
             "sgd",
             None,
             {"decay": 0.2},
-            "optimizerArgs gives decay=0.2, which optimizer does not take; expected one",
+            "optimizerArgs gives decay=0.2, which optimizer does not take; expected lr, momentum",
         ),
-        (of_one_rate, 0.2, {}, "learningRate gives lr=0.2, which optimizer does not take"),
+        (of_one_rate, 0.2, {}, "lr=0.2, which optimizer does not take; expected no arguments with this factory"),
     ],
 )
 def test_arguments_that_the_optimizer_has_or_does_not_take(optimizer, rate, arguments, message) -> None:

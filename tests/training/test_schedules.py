@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,9 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torchmetrics import R2Score
 
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
+from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
@@ -60,7 +64,7 @@ def test_plateau_gets_the_loss() -> None:
     with pytest.raises(InvalidInput, match="scheduler is a ReduceLROnPlateau; expected schedulerInterval='epoch'"):
         rates(objective(plateau, "step"), [])
     with pytest.raises(
-        InvalidInput, match="ReduceLROnPlateau with mode='min'; expected mode='max': it compares valid_r2"
+        InvalidInput, match="ReduceLROnPlateau with mode='min'; expected mode='max': a higher valid_r2 is better"
     ):
         rates(replace(objective(plateau), metrics={"r2": R2Score()}, monitor="valid_r2"), [])
 
@@ -95,13 +99,42 @@ def test_factory_gets_the_length_of_the_run() -> None:
     assert objective(one, "step").for_run(3, 2).open_scheduler(SGD([nn.Parameter(torch.ones(1))])).total_steps == 6
     fixed = objective(partial(one, total_steps=5))
     assert fixed.for_run(3, 2) is fixed
-    with pytest.raises(InvalidInput, match="scheduler takes steps_per_epoch, and schedulerInterval is 'epoch'"):
-        InlineCluster().gang(Training(objective(one), 4, epochs=2), DATA, COLUMNS)
+    partly = objective(partial(one, epochs=2), "step").for_run(3, 2)
+    assert partly.open_scheduler(SGD([nn.Parameter(torch.ones(1))])).total_steps == 6
+
+
+def test_schedule_of_the_run_s_length_is_not_prolonged(tmp_path) -> None:
+    """Its state has the old length: torch fails after it, and a cosine rises again in silence."""
+    checkpointer = Checkpointer(Checkpoints(str(tmp_path / "run"), run="a"), CheckpointInterval.of("1 epoch"))
+    for schedule, message in ((HALVES, None), (partial(lr_scheduler.OneCycleLR, max_lr=0.1), "its epochs is 2")):
+        first = Training(objective(schedule, "step"), 4, epochs=2, checkpointer=checkpointer)
+        InlineCluster().gang(first, DATA, COLUMNS)
+        with nullcontext() if message is None else pytest.raises(InvalidInput, match=f"{message}, expected 4"):
+            assert len(InlineCluster().gang(replace(first, epochs=4), DATA, COLUMNS)[0].history) == 4
+        checkpointer = Checkpointer(Checkpoints(str(tmp_path / "other"), run="b"), CheckpointInterval.of("1 epoch"))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "interval", "in_rounds", "message"),
+    [
+        (partial(lr_scheduler.OneCycleLR, max_lr=0.1), "epoch", False, "takes steps_per_epoch, and schedulerInterval"),
+        (partial(lr_scheduler.OneCycleLR, max_lr=0.1), "step", True, "OneCycleLR, and rounds pass it no epochs and no"),
+        (lr_scheduler.ReduceLROnPlateau, "epoch", True, "ReduceLROnPlateau, and rounds pass it no loss"),
+        (lr_scheduler.ReduceLROnPlateau, "step", False, "expected schedulerInterval='epoch'"),
+        (partial(lr_scheduler.ReduceLROnPlateau, mode="max"), "epoch", False, "expected mode='min': a lower loss is"),
+    ],
+)
+def test_schedules_are_checked_before_anything_is_launched(scheduler, interval, in_rounds, message) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        objective(scheduler, interval).check_schedule(in_rounds=in_rounds)
 
 
 def test_rounds_refuse_a_scheduler_that_needs_losses() -> None:
+    def plateau(optimizer: torch.optim.Optimizer) -> Any:  # which hides its class
+        return lr_scheduler.ReduceLROnPlateau(optimizer)
+
     with (
         InlineCluster().map_reduce(DATA, COLUMNS) as jobs,
-        pytest.raises(InvalidInput, match="ReduceLROnPlateau, which no round gives a loss"),
+        pytest.raises(InvalidInput, match="ReduceLROnPlateau, and rounds pass no loss to it"),
     ):
-        Rounds(ParallelSGD(rounds=2), objective(lr_scheduler.ReduceLROnPlateau), max_rounds=2).run(jobs)
+        Rounds(ParallelSGD(rounds=2), objective(plateau), max_rounds=2).run(jobs)

@@ -163,11 +163,15 @@ def _repeated(frame: DataFrame, base: Params) -> DataFrame:
 
 
 def takes_weights(base: Any) -> bool:
-    """Whether a base treats a row of weight k like k copies of it; training in steps takes fewer of them."""
-    if isinstance(base, TrainingParams):
-        strategy = base.getStrategy()
-        return is_algorithm(strategy) and not strategy.uses_optimizer
+    """Whether a base treats a row of weight k like k copies; a network that trains in steps would take fewer steps."""
+    if any(map(_trains_in_steps, within(base))):
+        return False
     if not isinstance(base, Pipeline):
         return leaf(base).hasParam("weightCol")
     *before, last = base.getStages()
     return not any(isinstance(stage, Estimator) for stage in before) and takes_weights(last)
+
+
+def _trains_in_steps(part: Params) -> bool:
+    strategy = part.getStrategy() if isinstance(part, TrainingParams) else None
+    return strategy is not None and not (is_algorithm(strategy) and not strategy.uses_optimizer)

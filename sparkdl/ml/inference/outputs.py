@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sparkdl.errors import InvalidInput
 from sparkdl.training.objective import OutputKind
-from sparkdl.training.probe import check_output
+from sparkdl.training.trial import check_output
 
 ScoredKind = OutputKind | Literal["votes"]
 """The output of an estimator's model, or the votes of an ensemble for each class, at least 0."""

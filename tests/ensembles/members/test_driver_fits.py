@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from pyspark import StorageLevel
 from pyspark.ml import Pipeline
-from pyspark.ml.classification import LogisticRegression
+from pyspark.ml.classification import LogisticRegression, OneVsRest
 from pyspark.ml.feature import StandardScaler, VectorAssembler
 from pyspark.sql import functions as F
 
+from sparkdl import LBFGS, TorchClassifier
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.members.driver_fits import drawn, fit_on_driver, takes_weights
@@ -80,6 +81,8 @@ def test_bases_that_take_weights(spark):
     assert takes_weights(Pipeline(stages=[assembler, LogisticRegression()]))
     assert not takes_weights(Pipeline(stages=[assembler, Pipeline(stages=[scaler, LogisticRegression()])]))
     assert not takes_weights(Weightless(1))
+    assert not takes_weights(OneVsRest(classifier=TorchClassifier()))  # its networks would take fewer steps
+    assert takes_weights(OneVsRest(classifier=TorchClassifier(strategy=LBFGS())))
 
 
 def test_copies_have_their_own_ids(numbers):

@@ -1,4 +1,4 @@
-"""A trial of the model on a few rows, before the first step: a model that cannot be scored is never trained."""
+"""A trial of the model before the first step, on a few rows: nobody trains a model that cannot be scored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loss import shapes
-from sparkdl.training.objective import OutputKind, forward
+from sparkdl.training.metrics import MetricAccumulator, open_metrics
+from sparkdl.training.objective import Objective, OutputKind, forward
 
 _ROWS = 2  # of the trial
 _EXPECTED = {
@@ -35,11 +36,11 @@ def trial_batch(shard: Shard, transforms: Transforms | None) -> Batch:
     return transforms(batch, generator(0)) if transforms else batch
 
 
-def probe(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple[Any, dict[str, Any]]:
+def try_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple[Any, dict[str, Any]]:
     """Run the model on a few rows in evaluation mode, as scoring does.
 
     Args:
-        module: its mode is restored, and no random number of the training is drawn.
+        module: its mode and its buffers are restored, and no random number of the training is drawn.
         batch: at least one row.
         kind: the output that scoring needs; None accepts any.
 
@@ -50,14 +51,29 @@ def probe(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple[Any
     Raises:
         InvalidInput: scoring would reject the output.
     """
-    was_training = module.training
-    with torch.random.fork_rng(devices=[]):
+    was_training, buffers = module.training, [buffer.clone() for buffer in module.buffers()]
+    devices = {parameter.device for parameter in module.parameters() if parameter.is_cuda}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)):
         output = forward(module.eval(), batch.inputs)
     module.train(was_training)
+    with torch.no_grad():  # some models count their calls
+        for buffer, before in zip(module.buffers(), buffers, strict=True):
+            buffer.copy_(before)
     if kind is not None:
         check_output(output, batch.rows, kind)
     shape = list(output.shape[1:]) if isinstance(output, Tensor) else None
     return output, {"inputs": _row_shapes(batch.inputs), "output": shape}
+
+
+def try_evaluation(output: Any, batch: Batch, objective: Objective, device: torch.device) -> None:
+    """Evaluate the trial's output by loss and metrics, as validation does; raises as they do."""
+    if batch.weight:
+        criterion, meter = (
+            objective.criterion(device),
+            MetricAccumulator(device, open_metrics(objective.metrics, device)),
+        )
+        with torch.no_grad():
+            meter.add(criterion(output, batch), batch.weight, *criterion.arguments(output, batch))
 
 
 def check_output(output: Any, rows: int, kind: OutputKind) -> None:
@@ -68,7 +84,10 @@ def check_output(output: Any, rows: int, kind: OutputKind) -> None:
             return
     advice = "" if kind == "estimator" else " TorchEstimator takes any tensor."
     if not isinstance(output, Tensor):
-        advice = " If the loss needs more than one tensor, return it if self.training, and the prediction otherwise."
+        advice = (
+            " If the loss needs more than one tensor, return them if self.training, else the prediction. On validation "
+            "rows the loss then gets the prediction."
+        )
     raise InvalidInput(f"the model returned {shapes(output)} for {rows} rows; {_EXPECTED[kind]}.{advice}")
 
 
