@@ -36,6 +36,7 @@ from sparkdl.spark.columns import check_frame
 from sparkdl.spark.resources import check_setting
 from sparkdl.spark.warm_up import warm_up
 from sparkdl.spark.worker_count import await_slots, choose_workers
+from sparkdl.telemetry.bottlenecks import with_startup
 from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
 from sparkdl.training.loss import as_module
@@ -84,7 +85,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         cluster.warm_up()
         with watch:
             fitted = (fit_gang if fit.algorithm is None else fit_rounds)(fit, cluster, watch)
-        report = watch.report(fitted.history, fitted.report | {"seconds": time.monotonic() - start})
+        values = fitted.report | {"seconds": time.monotonic() - start}
+        report = watch.report(fitted.history, with_startup(values) if fit.algorithm is None else values)
         model = self.make_model(replace(fitted, report=report), fit.training.objective.model)
         watch.finish(model)
         return model

@@ -88,6 +88,22 @@ def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *,
     return " ".join([*sentences, *(f"{shares[name]:.0%} goes into {phrase}." for name, phrase in rare)])
 
 
+def with_startup(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A gang's report with ``startup_seconds``, in which no worker took steps; the verdict names a large share.
+
+    They are the ``seconds`` of the fit without those of the busiest rank's steps: Spark's jobs, Python and torch on the
+    executors, the rows on their way to the workers, restarts, and the weights on their way back.
+    """
+    phases, seconds = report.get("phases_by_rank"), report["seconds"]
+    if not phases:
+        return dict(report)
+    startup = max(0.0, seconds - max(sum(spent.values()) for spent in phases))
+    share, words = startup / max(seconds, 1e-9), report["verdict"]
+    if share >= BOUND:
+        words = f"Start-up: {share:.0%} of the {seconds:.1f} s of this fit are none of its steps. In the steps: {words}"
+    return {**report, "startup_seconds": startup, "verdict": words}
+
+
 def _bound(shares: Mapping[str, float], ranks: int) -> str:
     feed, exchange = shares.get("feed", 0.0), shares.get("exchange", 0.0)
     if feed >= BOUND and feed >= exchange:

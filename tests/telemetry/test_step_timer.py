@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl.telemetry.bottlenecks import spending, verdict
+from sparkdl.telemetry.bottlenecks import spending, verdict, with_startup
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import StepTimer, end_step, enter_phase, flush, measuring
 
@@ -145,6 +145,16 @@ def test_wait_for_slowest_rank_is_not_exchange_bound() -> None:
     assert "Feed-bound" in text
     assert "Rank 1 on b is the slowest, 3.0 times as busy as the median, most of it in feed" in text
     assert "others wait up to 64% of their time" in text
+
+
+@pytest.mark.parametrize(("seconds", "prefix"), [(50.0, "Start-up: 80% of the 50.0 s of this fit"), (12.0, "")])
+def test_verdict_names_a_large_share_of_startup(seconds, prefix) -> None:
+    summary = spending([EVEN, EVEN])
+    report = with_startup({"seconds": seconds, **summary})
+    assert report["startup_seconds"] == seconds - 10.0
+    assert report["verdict"].startswith(prefix or summary["verdict"])
+    assert report["verdict"].endswith(summary["verdict"])
+    assert with_startup({"seconds": 1.0}) == {"seconds": 1.0}
 
 
 def test_no_phases_have_no_verdict() -> None:

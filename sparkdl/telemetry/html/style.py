@@ -28,7 +28,10 @@ PHASE_COLOURS = {
     "checkpoint": "#F0E442",
     "callbacks": "#7D7D7D",
     "other": "#BDBDBD",
+    "start-up": "#8C6D5A",
 }
+STARTUP = "start-up"
+"""The phase of a fit in which no worker takes steps; workers do not measure it."""
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#B8A800")
 FAINT = "#8C8C8C"
 

@@ -170,6 +170,7 @@ def _figures(run: RunData) -> dict[str, str | None]:
         f"{run.unit}s": f"{len(run.history):,}" if run.history else None,
         **{f"last {metric}": _number(last[metric]) if metric == name else None for metric in _LAST},
         "total time": _seconds(report.get("seconds", run.seconds if run.events else None)),
+        "start-up": _seconds(report.get("startup_seconds")),
         "rows/s": _count(report.get("rows_per_second", rates[0] if rates else None)),
         "rows": _count(report.get("rows")),
         _SIZES.get(run.noun, "workers"): " → ".join(f"{size:,}" for size, _ in groupby(sizes)) or None,

@@ -10,7 +10,18 @@ import plotly.graph_objects as go
 from sparkdl.telemetry.html.binning import dominant, rates, width
 from sparkdl.telemetry.html.history_charts import counted
 from sparkdl.telemetry.html.run_data import RunData
-from sparkdl.telemetry.html.style import PHASE_COLOURS, Chart, colour, is_number, labels, short, text, thinned, titled
+from sparkdl.telemetry.html.style import (
+    PHASE_COLOURS,
+    STARTUP,
+    Chart,
+    colour,
+    is_number,
+    labels,
+    short,
+    text,
+    thinned,
+    titled,
+)
 from sparkdl.telemetry.step_timer import PHASES
 
 MOST_RANKS = 64
@@ -75,8 +86,10 @@ def phase_shares(runs: Sequence[RunData]) -> Chart | None:
         means, names = [_mean(run.phases()) for run in runs], labels([run.name for run in runs])
         title, bars, note = "Phases by run", [*zip(names, means, strict=True)], f"Mean of the {run.noun}s of each run."
     bars = [(name, seconds) for name, seconds in bars if any(seconds.values())]
-    figure = go.Figure()
-    for phase in PHASES:
+    figure, startup = go.Figure(), run.report.get("startup_seconds") if len(runs) == 1 else None
+    if startup:
+        bars = [(name, {STARTUP: startup, **seconds}) for name, seconds in bars]
+    for phase in (STARTUP, *PHASES):
         values = [seconds.get(phase, 0.0) for _, seconds in bars]
         if any(values):
             figure.add_bar(
@@ -90,7 +103,7 @@ def phase_shares(runs: Sequence[RunData]) -> Chart | None:
             )
     if not figure.data:
         return None
-    in_order(titled(figure, "% of the time in steps", ""), len(bars))
+    in_order(titled(figure, "% of the time" if startup else "% of the time in steps", ""), len(bars))
     figure.update_layout(barmode="stack", bargap=0.15).update_xaxes(range=[0, 100])
     return Chart(title, figure, note, wide=True)
 

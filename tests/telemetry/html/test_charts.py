@@ -9,7 +9,7 @@ from sparkdl.telemetry.html import history_charts
 from sparkdl.telemetry.html.binning import BINS, dominant, rates, width
 from sparkdl.telemetry.html.style import MOST_POINTS, labels
 from sparkdl.telemetry.html.tables import page_tables
-from sparkdl.telemetry.html.time_charts import Unit
+from sparkdl.telemetry.html.time_charts import Unit, phase_shares
 from sparkdl.telemetry.step_timer import PHASES
 from tests.telemetry.html.cases import rows
 from tests.telemetry.html.made import event, run, step
@@ -58,6 +58,16 @@ def test_each_bin_has_its_longest_known_phase():
     assert len(dominant(run(step(1, rows=10, forward=0.0)))) <= 1  # a run without duration
 
 
+def test_startup_is_a_phase_of_every_rank():
+    report = {"startup_seconds": 6.0, "phases_by_rank": [{"forward": 4.0}, {"forward": 2.0, "exchange": 2.0}]}
+    chart = phase_shares([run(report=report)])
+    assert chart is not None
+    assert [(bar.name, [*bar.x]) for bar in chart.figure.data] == [
+        ("start-up", [60.0, 60.0]), ("forward", [40.0, 20.0]), ("exchange", [0.0, 20.0])
+    ]  # fmt: skip
+    assert chart.figure.layout.xaxis.title.text == "% of the time"
+
+
 @pytest.mark.parametrize(
     ("seconds", "name", "shown"), [(179, "seconds", 179), (600, "minutes", 10), (36e3, "hours", 10)]
 )
@@ -73,6 +83,7 @@ SIZES = {0: "0 B", 999: "999 B", 999_600: "1 MB", 5.2e9: "5.2 GB", 3e15: "3,000.
     ("report", "name", "shown"),
     [
         *(({"seconds": seconds}, "total time", shown) for seconds, shown in DURATIONS.items()),
+        ({"startup_seconds": 12.5}, "start-up", "12.5 s"),
         *(({"bytes": count}, "exchanged", shown) for count, shown in SIZES.items()),
     ],
 )
