@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +11,9 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.ml.wrapper import JavaParams
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from sparkdl.cluster.shutdown import take_sigterm
 
@@ -74,6 +77,13 @@ class _Forward:
 
     class Java:
         implements = ["sun.misc.SignalHandler"]  # noqa: RUF012 - py4j reads it as it is
+
+
+def transformed_schema(stage: JavaParams, frame: DataFrame) -> StructType:
+    """The schema after a stage of pyspark.ml that the JVM has; raises Spark's errors if it rejects the columns."""
+    stage._transfer_params_to_java()
+    java: Any = stage._java_obj
+    return StructType.fromJson(json.loads(java.transformSchema(frame._jdf.schema()).json()))
 
 
 def release(frame: DataFrame) -> None:

@@ -37,16 +37,19 @@ class Clean:
         """Clean rows, and add the label's column if ``labelled``.
 
         Raises:
-            BadInput: a column of an expression is missing.
+            BadInput: a column of an expression, or of the label, is missing.
         """
         label = {self.name: self.label} if labelled and self.label is not None else {}
         try:
             for name, expression in {**self.columns, **label}.items():
                 rows = rows.withColumn(name, sql.expr(expression))
-            return (rows if self.where is None else rows.where(self.where)).drop(*self.drop)
+            rows = (rows if self.where is None else rows.where(self.where)).drop(*self.drop)
         except AnalysisException as error:
             reason = str(error).partition("\n")[0]
             raise BadInput(f"rows with the columns {', '.join(rows.columns)} cannot be cleaned: {reason}") from error
+        if labelled and self.name not in rows.columns:
+            raise BadInput(f"there is no label column {self.name!r}; the rows have {', '.join(rows.columns)}.")
+        return rows
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,12 @@ class Split:
         if self.days < 1:
             raise InvalidInput(f"split.days is {self.days}; expected a number of days, at least 1.")
 
-    def __call__(self, rows: DataFrame, day: datetime.date) -> Column:
+    def __call__(self, rows: DataFrame, day: datetime.date | None) -> Column:
         """Whether a row is a validation row; null for a row that is left out.
 
         Raises:
             BadInput: a column is missing.
+            InvalidInput: the rows are split by date, and the run has none.
         """
         named = [self.date] if self.date is not None else self.hash or rows.columns
         missing = [name for name in named if name not in rows.columns]
@@ -90,6 +94,8 @@ class Split:
         columns = [sql.col(f"`{name}`") for name in named]
         if self.date is None:
             return sql.pmod(sql.xxhash64(*columns), sql.lit(_BUCKETS)) < sql.lit(round(self.share * _BUCKETS))
+        if day is None:
+            raise InvalidInput(f"split.date is {self.date!r}, and the run has no date; set date, or split by hash.")
         when = sql.to_date(columns[0])
         before = sql.when(when < sql.lit(day - datetime.timedelta(days=self.days - 1)), False)
         return before.when(when <= sql.lit(day), True)

@@ -1,28 +1,30 @@
-"""The scheduled pipeline: cleans a date's rows, trains, publishes a good model, and scores.
+"""The scheduled pipeline: cleans rows, trains, publishes a good model, and scores.
 
     spark-submit --py-files net.py jobs/etl_train.py --config adult.yaml --date 2026-11-22
 
-The run cleans and splits the raw rows and fits the stages. It evaluates the new model and the one in use on the
-validation rows. If the new model passes the gate, it is published. Then the model in use scores. conf/train/adult.yaml
-is an example; docs/pipeline.md shows it under cron and Airflow.
+The run cleans and splits the raw rows, checks them, and fits the stages. It evaluates the new model and the one in use
+on the validation rows. If the new model passes the gate, it is published. Then the model in use scores. The last line
+printed is the result as JSON. conf/train/adult.yaml is an example; docs/pipeline.md shows it under cron and Airflow.
 
-A finished date is not repeated. A killed run resumes at its last stage, and in training from the last checkpoint. A
-later run of the same date takes over from an earlier one.
+A run has the name of its date, of its run id, or of both. A finished run is not repeated without ``--redo``. A killed
+run resumes at its last stage, and in training from the last checkpoint. A later call of the same run takes over from an
+earlier one. While a later date's model is in use, a passing model is not published without ``--force``.
 
     root/CURRENT                   the name of the version in use
     root/versions/<name>/model     a pyspark.ml.PipelineModel
-    root/scores/date=<date>        Parquet, complete or missing
-    root/runs/<date>               the finished stages of a date, see stage_log.py
+    root/scores/date=<date>        Parquet, complete or missing; with a run id root/scores/run=<name>
+    root/runs/<name>               the finished stages of a run, see stage_log.py
 
-Exit codes: 0 done, 1 failed, 2 bad configuration, 3 the gate rejected the model, 4 bad input, 5 a later run took over,
-130 interrupted, 143 stopped by SIGTERM. After 1, 143 or a kill, the same command resumes.
+Exit codes: 0 done, 1 failed, 2 bad configuration, 3 the gate rejected the model (or ``--refused-exit-code``), 4 bad
+input, 5 a later run took over, 130 interrupted, 143 stopped by SIGTERM. After 1, 143 or a kill, the same command
+resumes.
 """
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
+import math
 from typing import Any
 
 import yaml
@@ -32,9 +34,12 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import Refused
+from sparkdl.cli.pipeline.check import validate
 from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.gate import Gate
+from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.stage_log import Ledger
-from sparkdl.cli.pipeline.stages import Gate, PipelineRun, Score
+from sparkdl.cli.pipeline.stages import PipelineRun, Score
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.param_declaration import Scope
@@ -44,59 +49,80 @@ from sparkdl.spark.warm_up import warm_up
 
 # Settings that may differ when a run resumes: they do not affect the result.
 _FREE = frozenset(TrainingParams.names_outside(Scope.PIPELINE))
-_FREE_ARGUMENTS = frozenset(("config", "date", "root", "keep"))  # those of the job
+_FREE_ARGUMENTS = frozenset(
+    ("config", "date", "run_id", "root", "keep", "redo", "force", "check", "refused_exit_code")
+)  # those of the job
 
 
 def etl_train(
     *,
-    date: str,
     root: str,
     data: Data,
     stages: list[Params],
     evaluator: Evaluator,
+    date: str | None = None,
+    run_id: str | None = None,
     clean: Clean | None = None,
     split: Split | None = None,
     gate: Gate | None = None,
     score: Score | None = None,
     warm_start: bool = False,
     keep: int = 5,
+    redo: bool = False,
+    force: bool = False,
+    check: bool = False,
+    refused_exit_code: int = Refused.code,
     configuration: str = "",
 ) -> None:
     """Train on a date's rows, publish the model if it is good enough, and score.
 
     Args:
-        date: of the run, as 2026-11-22.
         root: the folder of models, scores and ledgers.
-        data: the raw rows; {date} in a path, table or query is the date.
+        data: the raw rows; {date} and {run_id} in a path, table or query are replaced.
         stages: of the pipeline, estimators and transformers of pyspark.ml and of sparkdl; they learn clean.name.
         evaluator: computes the metric, for example pyspark.ml.evaluation.BinaryClassificationEvaluator.
+        date: of the run, as 2026-11-22.
+        run_id: a scheduler's name of the run, beside or in place of the date.
         clean: cleans raw rows; default: none.
         split: selects validation rows; default: a fifth of the rows, by a hash.
         gate: decides whether to publish a new model; default: if it is no worse than the model in use.
         score: rows that the model in use scores; default: none.
         warm_start: whether PyTorch stages start from the weights of the model in use.
         keep: how many published and how many rejected versions stay, beside the one in use.
+        redo: do a finished or half finished run again from its beginning.
+        force: publish a passing model even while a later date's model is in use.
+        check: only validate configuration, columns and slots.
+        refused_exit_code: the exit code if the gate rejects the model; 0 for schedulers that count it as a success.
         configuration: the command line and its file, as YAML.
     """
-    try:
-        day = datetime.date.fromisoformat(date)
-    except ValueError as error:
-        raise InvalidInput(f"date is {date!r}; expected one as 2026-11-22.") from error
+    name = RunName.of(date, run_id)
     if keep < 1:
         raise InvalidInput(f"keep is {keep}; expected a number of versions, at least 1.")
-    steps = clean or Clean(), split or Split(), gate or Gate(), score, warm_start
+    if not 0 <= refused_exit_code <= 255:
+        raise InvalidInput(f"refused_exit_code is {refused_exit_code}; expected an exit code, from 0 to 255.")
+    steps: dict[str, Any] = {"data": data, "stages": stages, "evaluator": evaluator, "score": score}
+    steps |= {"clean": clean or Clean(), "split": split or Split(), "gate": gate or Gate()}
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
+        if check:
+            print(validate(spark, name, **steps))
+            return
         base, identity = qualify(spark, root), fingerprint(configuration)
-        folder = files.join(base, f"runs/{day}")
-        if done := Ledger.done(folder):
-            print(f"{day} is finished" + ("" if done["configuration"] == identity else ", by another configuration"))
+        folder = files.join(base, f"runs/{name}")
+        done = None if redo else Ledger.done(folder)
+        if done is not None:
+            print(f"{name} is finished" + ("" if done["configuration"] == identity else ", by another configuration"))
         else:
             warm_up(spark)
             ledger = Ledger.open(folder, identity)
-            done = PipelineRun(spark, day, base, ledger, data, stages, evaluator, *steps).finish(keep)
+            if redo:
+                ledger.restart()
+            done = PipelineRun(spark, name, base, ledger, **steps, warm_start=warm_start, force=force).finish(keep)
     print(summary(done))
+    print(json.dumps(_as_json(done)))
     if not done["passed"]:
-        raise Refused(f"the model of {day} is not published; {done['current'] or 'none'} is in use.")
+        refused = Refused(f"the model of {name} is not published; {done['current'] or 'none'} is in use.")
+        refused.code = refused_exit_code
+        raise refused
 
 
 def fingerprint(configuration: str) -> str:
@@ -116,11 +142,23 @@ def _bound(stage: Any) -> Any:
 
 
 def summary(done: dict[str, Any]) -> str:
-    """Format the result of a date in one or two lines."""
-    against = "" if done["in_use"] is None else f" (in use: {done['current']}, {done['in_use']:.4f})"
-    fate = "published" if done["passed"] else "rejected"
-    text = f"{fate} {done['version']}: {done['metric']} {done['value']:.4f}{against}"
-    scores = done["scores"]
+    """Format the result of a run in one or two lines."""
+    fate = "published" if done["published"] else "rejected"
+    if done["passed"] and not done["published"]:
+        fate = f"passed, but {done['current']} of a later date stays in use (--force publishes it):"
+    figures = [
+        f"{name} {metric['value']:.4f}"
+        + ("" if metric["in_use"] is None else f" (in use: {done['current']}, {metric['in_use']:.4f})")
+        for name, metric in done["metrics"].items()
+    ]
+    text, scores = f"{fate} {done['version']}: {'; '.join(figures)}", done["scores"]
     if scores is None or scores["version"] is None:
         return text
     return f"{text}\n{scores['rows']} rows scored by {scores['version']}: {scores['path']}"
+
+
+def _as_json(value: Any) -> Any:
+    """The value with None in place of NaN and infinity, which JSON has not."""
+    if isinstance(value, dict):
+        return {name: _as_json(item) for name, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

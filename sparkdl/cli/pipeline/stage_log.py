@@ -91,6 +91,12 @@ class Ledger:
         self.check()
         self.folder.delete(self._file(name))
 
+    def restart(self) -> None:
+        """Forget all finished stages and the result, so that this run does everything again; raises as ``stage``."""
+        self.check()
+        self.folder.delete(self.configuration)
+        self.folder.delete(_DONE)  # last: a killed restart begins again
+
     def close(self, result: dict[str, Any]) -> None:
         """Record that the date is finished; raises as ``stage`` does."""
         self._write(_DONE, result)

@@ -1,12 +1,10 @@
-"""The stages of a date's run; each may be repeated."""
+"""The stages of a run; each may be repeated."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 import warnings
-from dataclasses import dataclass, field, replace
-from datetime import date
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -18,6 +16,8 @@ from pyspark.sql import SparkSession
 from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import BadInput, JobExit
 from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.gate import Gate, evaluate
+from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.spark_errors import reading_rows
 from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.cli.saved_models import output_columns
@@ -32,37 +32,11 @@ _HELD = "sparkdl_held_out"
 
 
 @dataclass(frozen=True)
-class Gate:
-    """Decides whether to publish a new model, by its metric on the validation rows.
-
-    Args:
-        margin: how much worse than the metric of the model in use its metric may be, on the same rows.
-        least: the worst metric that passes, whatever is in use; if smaller is better, the largest.
-        compare: whether to evaluate the model in use; false if the rows lack columns that it needs.
-    """
-
-    margin: float = 0.0
-    least: float | None = None
-    compare: bool = True
-
-    def __post_init__(self) -> None:
-        if not self.margin >= 0:
-            raise InvalidInput(f"gate.margin is {self.margin}; expected a number of at least 0.")
-
-    def passes(self, value: float, in_use: float | None, *, larger: bool) -> bool:
-        """Whether a model with this metric may be published; without a model in use, ``in_use`` is None."""
-        sign = 1.0 if larger else -1.0
-        if math.isnan(value) or (self.least is not None and sign * value < sign * self.least):
-            return False
-        return in_use is None or math.isnan(in_use) or sign * value >= sign * in_use - self.margin
-
-
-@dataclass(frozen=True)
 class Score:
     """Rows that the model in use scores after the gate.
 
     Args:
-        data: the rows, which need no label; {date} in a path, table or query is the run's date.
+        data: the rows, which need no label; {date} and {run_id} are replaced.
         columns: the columns to write; if empty, those of the rows and the predictions.
     """
 
@@ -72,10 +46,10 @@ class Score:
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """One run of the pipeline on a date; the other attributes are the arguments of ``etl_train``."""
+    """One run of the pipeline; the other attributes are the arguments of ``etl_train``."""
 
     spark: SparkSession
-    day: date
+    name: RunName
     root: str  # a path or URI for both Spark and this process
     ledger: Ledger
     data: Data
@@ -84,8 +58,9 @@ class PipelineRun:
     clean: Clean
     split: Split
     gate: Gate
-    score_rows: Score | None
+    score: Score | None
     warm_start: bool
+    force: bool
 
     @property
     def versions(self) -> Versions:
@@ -93,12 +68,12 @@ class PipelineRun:
         return Versions(self.root)
 
     def _path(self, name: str) -> str:
-        return files.join(self.root, f"runs/{self.day}/{self.ledger.configuration}/{name}")
+        return files.join(self.root, f"runs/{self.name}/{self.ledger.configuration}/{name}")
 
     @property
-    def _name(self) -> str:
-        """The unique prefix of this run's version and scores."""
-        return f"{self.day}-{self.ledger.configuration}-{self.ledger.run}"
+    def _version(self) -> str:
+        """The unique name of this run's version and unfinished scores."""
+        return f"{self.name}-{self.ledger.configuration}-{self.ledger.run}"
 
     def finish(self, keep: int) -> dict[str, Any]:
         """Do the unfinished stages and return the result.
@@ -138,21 +113,18 @@ class PipelineRun:
             "gate", lambda: self.evaluate(name, held_out["path"]), lambda judged: over or judged["version"] == name
         )
         result = stage("publish", lambda: self._publish(judged, held_out["path"]))
-        scores = None if self.score_rows is None else stage("score", self.score)
-        named = self.evaluator.hasParam("metricName") and self.evaluator.isDefined("metricName")
-        metric = str(self.evaluator.getOrDefault("metricName")) if named else type(self.evaluator).__name__
-        return {**result, "metric": metric, "scores": scores, "configuration": self.ledger.configuration}
+        scores = None if self.score is None else stage("score", self.score_rows)
+        return {**result, "run": str(self.name), "scores": scores, "configuration": self.ledger.configuration}
 
     def extract(self) -> dict[str, Any]:
         """Clean the rows, split them, and write both sides."""
-        folder, label = self._path(f"data-{self.ledger.run}"), self.clean.name
+        folder = self._path(f"data-{self.ledger.run}")
         with reading_rows():
-            rows = self.clean(dated(self.data, self.day).read(self.spark), labelled=True)
-            if label not in rows.columns:
-                raise BadInput(f"there is no label column {label!r}; the rows have {', '.join(rows.columns)}.")
+            rows = self.clean(self.name.fill(self.data).read(self.spark), labelled=True)
             # One pass writes both sides, as random values in SQL differ between passes.
-            sides = rows.withColumn(_HELD, self.split(rows, self.day)).where(f"{_HELD} is not null")
+            sides = rows.withColumn(_HELD, self.split(rows, self.name.day)).where(f"{_HELD} is not null")
             sides.write.mode("overwrite").partitionBy(_HELD).parquet(folder)
+            self.gate.check(self.spark.read.parquet(folder).drop(_HELD))
         return {
             "train": self._side(files.join(folder, f"{_HELD}=false"), "training row"),
             "held out": self._side(files.join(folder, f"{_HELD}=true"), "validation row"),
@@ -177,14 +149,20 @@ class PipelineRun:
                 warm = _warmed(placed, PipelineModel.load(self.versions.model(start)))
             with reading_rows():
                 model = Pipeline(stages=warm).fit(self.spark.read.parquet(path))
-            model.write().overwrite().save(self.versions.model(self._name))
+            model.write().overwrite().save(self.versions.model(self._version))
         except (BadInput, InvalidInput):
             self.ledger.forget("etl")  # corrected raw rows must be read again
             raise
         self.ledger.check()  # a later run deletes unfinished files of an earlier one
-        about = {"date": str(self.day), "rows": path, "start": start if warm != placed else None}
-        self.versions.complete(self._name, about)
-        return {"version": self._name}
+        day = self.name.day
+        about = {
+            "run": str(self.name),
+            "date": day and str(day),
+            "rows": path,
+            "start": start if warm != placed else None,
+        }
+        self.versions.complete(self._version, about)
+        return {"version": self._version}
 
     def _placed(self, stage: Params, name: str) -> Params:
         """A copy of a stage with its own ``runDir``, from which a killed run resumes."""
@@ -195,70 +173,65 @@ class PipelineRun:
             warnings.warn(f"runDir of the {kind} is ignored: the pipeline sets one for each date.", stacklevel=2)
         return _with(stage, "runDir", self._path(name))
 
-    def evaluate(self, name: str, path: str) -> dict[str, Any]:
+    def evaluate(self, version: str, path: str) -> dict[str, Any]:
         """Compare a version with the one in use."""
-        rows = self.spark.read.parquet(path).cache()
-
-        def metric(version: str) -> float:
-            return float(self.evaluator.evaluate(PipelineModel.load(self.versions.model(version)).transform(rows)))
-
-        try:
-            current, value = self.versions.current(), metric(name)
-            in_use = None if not self.gate.compare or current in (None, name) else metric(str(current))
-        finally:
-            rows.unpersist()
-        passed = self.gate.passes(value, in_use, larger=self.evaluator.isLargerBetter())
-        return {"version": name, "value": value, "current": current, "in_use": in_use, "passed": passed}
+        current = self.versions.current()
+        beside = self.gate.compare and current not in (None, version)
+        new = PipelineModel.load(self.versions.model(version))
+        in_use = PipelineModel.load(self.versions.model(str(current))) if beside else None
+        metrics = evaluate(self.gate.all_metrics(self.evaluator), new, in_use, self.spark.read.parquet(path))
+        passed = all(metric["passed"] for metric in metrics.values())
+        return {"version": version, "current": current, "metrics": metrics, "passed": passed}
 
     def _publish(self, judged: dict[str, Any], path: str) -> dict[str, Any]:
-        name = judged["version"]
-        while judged["passed"] and self.versions.current() not in (judged["current"], name):
-            # Another date has published since; compare with its model.
-            judged = self.evaluate(name, path)
-        if judged["passed"]:
+        version = judged["version"]
+        while judged["passed"] and self.versions.current() not in (judged["current"], version):
+            # Another run has published since; compare with its model.
+            judged = self.evaluate(version, path)
+        published = judged["passed"] and (self.force or not self._later(judged["current"]))
+        if published:
             self.ledger.check()
-            self.versions.publish(name)
+            self.versions.publish(version)
         else:
-            self.versions.refuse(name)
-        return judged
+            self.versions.refuse(version)
+        return {**judged, "published": published}
 
-    def score(self) -> dict[str, Any]:
+    def _later(self, version: str | None) -> bool:
+        """Whether a version is of a later date than this run; without dates none is."""
+        date = None if version is None else self.versions.about(version).get("date")
+        return date is not None and self.name.day is not None and date > str(self.name.day)
+
+    def score_rows(self) -> dict[str, Any]:
         """Write the scores of the model in use, all at once."""
-        current, score = self.versions.current(), self.score_rows
+        current, score = self.versions.current(), self.score
         if current is None or score is None:
             return {"version": None}
         model = PipelineModel.load(self.versions.model(current))
         with reading_rows():
-            rows = self.clean(dated(score.data, self.day).read(self.spark), labelled=False)
+            rows = self.clean(self.name.fill(score.data).read(self.spark), labelled=False)
             predictions, columns = model.transform(rows), output_columns(model)
             outputs = [name for name in (columns.prediction, columns.probability) if name in predictions.columns]
-            staged = files.join(self.root, f"scores/_{self._name}")
+            staged = files.join(self.root, f"scores/_{self._version}")
             chosen = predictions.select(*(score.columns or [*rows.columns, *outputs]))
             chosen.write.mode("overwrite").parquet(staged)
         self.ledger.check()
-        path = files.join(self.root, f"scores/date={self.day}")
+        path = files.join(self.root, f"scores/{self.name.partition}")
         files.replace(staged, path)
         return {"version": current, "path": path, "rows": self.spark.read.parquet(path).count()}
 
     def tidy(self, keep: int) -> None:
-        """Delete the date's rows, checkpoints and files of killed runs, and old versions."""
-        runs = files.Folder.of(files.join(self.root, f"runs/{self.day}"))
+        """Delete the run's rows, checkpoints and files of killed runs, and old versions."""
+        runs = files.Folder.of(files.join(self.root, f"runs/{self.name}"))
         for configuration in runs.folders():
-            for name in files.Folder.of(files.join(self.root, f"runs/{self.day}/{configuration}")).folders():
+            for name in files.Folder.of(files.join(self.root, f"runs/{self.name}/{configuration}")).folders():
                 for path in (name,) if name.startswith("data-") else (f"{name}/checkpoints", f"{name}/members"):
                     runs.delete(f"{configuration}/{path}")
         scores = files.Folder.of(files.join(self.root, "scores"))
         for name in scores.folders():
-            if name.startswith(f"_{self.day}-"):
+            if self.name.owns(name):
                 scores.delete(name)
-        self.versions.discard(f"{self.day}-")
+        self.versions.discard(self.name.owns)
         self.versions.prune(keep)
-
-
-def dated(data: Data, day: date) -> Data:
-    """Replace {date} in the path, table or query."""
-    sources = {name: getattr(data, name) for name in ("path", "table", "query")}
-    return replace(data, **{name: text and text.replace("{date}", str(day)) for name, text in sources.items()})
 
 
 def _with(stage: Params, name: str, value: object) -> Params:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,10 +143,10 @@ class Versions:
                 deleted.append(name)
         return deleted
 
-    def discard(self, prefix: str) -> None:
-        """Delete the incomplete versions whose names have this prefix, left by killed runs."""
+    def discard(self, owns: Callable[[str], bool]) -> None:
+        """Delete the incomplete versions that killed runs left; ``owns`` chooses them by name."""
         for name in self._folder().folders():
-            if name.startswith(prefix) and not self.is_complete(name):
+            if owns(name) and not self.is_complete(name):
                 self._folder().delete(name)
 
     def _folder(self) -> Folder:

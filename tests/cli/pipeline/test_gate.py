@@ -9,9 +9,9 @@ import pytest
 
 from sparkdl.cli.exit_codes import Superseded
 from sparkdl.cli.pipeline import stage_log
+from sparkdl.cli.pipeline.gate import Gate
 from sparkdl.cli.pipeline.job import fingerprint
 from sparkdl.cli.pipeline.stage_log import Ledger
-from sparkdl.cli.pipeline.stages import Gate
 from sparkdl.errors import InvalidInput
 
 NAN = math.nan
@@ -42,7 +42,7 @@ def test_gate_passes(gate, value, in_use, larger, passes):
 
 @pytest.mark.parametrize("margin", [-0.1, NAN])
 def test_margin_below_zero_raises(margin):
-    with pytest.raises(InvalidInput, match=r"gate\.margin is .*; expected a number of at least 0"):
+    with pytest.raises(InvalidInput, match=r"the gate's margin is .*; expected a number of at least 0"):
         Gate(margin=margin)
 
 

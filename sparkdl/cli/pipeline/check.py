@@ -1,0 +1,115 @@
+"""Validates a run without running it: configuration, columns and slots. Spark reads schemas, and no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.ml import Pipeline
+from pyspark.ml.evaluation import Evaluator
+from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.param import Params
+from pyspark.ml.wrapper import JavaParams
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from sparkdl.cli.data import Data
+from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.gate import Gate
+from sparkdl.cli.pipeline.run_name import RunName
+from sparkdl.cli.pipeline.spark_errors import reading_rows
+from sparkdl.cli.pipeline.stages import Score
+from sparkdl.ensembles.base_learner import column
+from sparkdl.ensembles.params import EnsembleParams
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.estimator import DistributedEstimator
+from sparkdl.ml.params import PredictionParams
+from sparkdl.rounds import is_algorithm
+from sparkdl.spark.columns import select_columns
+from sparkdl.spark.jvm import transformed_schema
+from sparkdl.spark.resources import check, check_setting
+
+
+def validate(
+    spark: SparkSession,
+    name: RunName,
+    *,
+    data: Data,
+    stages: list[Params],
+    evaluator: Evaluator,
+    clean: Clean,
+    split: Split,
+    gate: Gate,
+    score: Score | None,
+) -> str:
+    """Validate a run with the arguments of ``etl_train``, and report in one line.
+
+    Raises:
+        BadInput: rows lack columns, or have types that an expression or a stage rejects.
+        InvalidInput: a setting is invalid.
+        ClusterUnavailable: a gang needs more slots than the cluster will have.
+    """
+    with reading_rows():
+        rows = clean(name.fill(data).read(spark), labelled=True)
+        rows.select(split(rows, name.day))
+        if gate.checks:
+            gate.conditions(rows)
+        if score is not None:
+            clean(name.fill(score.data).read(spark), labelled=False)
+        outputs = _outputs(stages, spark.createDataFrame([], rows.schema))
+    for metric in gate.all_metrics(evaluator).values():
+        _check_evaluator(metric.evaluator, outputs)
+    unknown = "" if outputs is not None else "; the columns after a stage in Python are unknown"
+    return f"{name} is valid: {len(rows.columns)} columns, {len(stages)} stages{unknown}"
+
+
+def _outputs(stages: Sequence[Params], rows: DataFrame) -> DataFrame | None:
+    """The rows after all stages, without any row; None after a stage whose output only a fit shows."""
+    frame: DataFrame | None = rows
+    for stage in stages:
+        if frame is not None:
+            frame = _output(stage, frame)
+    return frame
+
+
+def _output(stage: Params, rows: DataFrame) -> DataFrame | None:
+    if isinstance(stage, Pipeline):
+        return _outputs(stage.getStages(), rows)
+    if isinstance(stage, JavaParams):
+        return rows.sparkSession.createDataFrame([], transformed_schema(stage, rows))
+    if isinstance(stage, EnsembleParams):
+        for base in stage.bases():
+            _output(base, rows)
+    elif isinstance(stage, DistributedEstimator):
+        _check_estimator(stage, rows)
+    if not isinstance(stage, PredictionParams):
+        return None
+    vectors = ("rawPredictionCol", "probabilityCol")
+    kinds: dict[str, T.DataType] = {"predictionCol": T.DoubleType(), **dict.fromkeys(vectors, VectorUDT())}
+    named = {column(stage, param): kind for param, kind in kinds.items()}
+    return rows.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in named.items() if name))
+
+
+def _check_estimator(estimator: DistributedEstimator, rows: DataFrame) -> None:
+    """Check settings, columns and slots, as a fit does."""
+    select_columns(rows, estimator.read_columns())
+    estimator.training()
+    spark, workers, allowed = rows.sparkSession, estimator.getNumWorkers(), estimator.getAllowUnencrypted()
+    if is_algorithm(estimator.getStrategy()):
+        return
+    if workers is None:
+        check_setting(spark, allow_unencrypted=allowed)
+    else:
+        check(spark, workers, allow_unencrypted=allowed)
+
+
+def _check_evaluator(evaluator: Evaluator, rows: DataFrame | None) -> None:
+    """Check that the columns that an evaluator's Params name exist."""
+    for param in evaluator.params if rows is not None else ():
+        value: Any = evaluator.getOrDefault(param) if evaluator.isDefined(param) else None
+        if rows is not None and param.name.endswith("Col") and value and value not in rows.columns:
+            raise InvalidInput(
+                f"{param.name} of {type(evaluator).__name__} is {value!r}; after the stages the rows have "
+                f"{', '.join(rows.columns)}."
+            )
