@@ -40,7 +40,7 @@ def test_every_page_is_in_one_table_of_contents(repository):
     entries = Counter(entry for page in pages for _, below in repository.contents(page, read(page)) for entry in below)
     assert entries == Counter({page.removesuffix(".md") for page in pages} - {repository.INDEX})
     captions = [caption for caption, _ in repository.contents("docs/index.md", read("docs/index.md"))]
-    assert captions[:3] == ["Begin", "Train", "Run it"]
+    assert captions[:4] == ["Begin", "Train", "Score and monitor", "Operate"]
 
 
 def test_contents_of_a_page_are_the_pages_below(repository):
