@@ -214,6 +214,15 @@ def tuning(execute, folder, spark):
     assert spark.read.parquet(f"{folder}/scored").columns == ["features", "label", "held_out", "prediction"]
 
 
+def train(execute, folder, spark):
+    from sparkdl.telemetry.event_reader import read_events
+
+    names = execute({"Net": Net, **frames(spark)})
+    assert {"loss", "valid_loss", "valid_accuracy", "valid_auc"} <= names["validated"].history[0].keys()
+    assert "best_epoch" in names["stopped"].report
+    assert [event for event in read_events(f"{folder}/runs/observed/events") if event.kind == "weight_norm"]
+
+
 PREAMBLES = {
     "README.md": readme,
     "docs/clusters/databricks.md": databricks,
@@ -223,7 +232,7 @@ PREAMBLES = {
     f"docs/{function.__name__}.md": function
     for function in (
         *(ensembles, gpu, migration, pipeline, quickstart, recovery),
-        *(rounds, security, strategies, trackers, tuning),
+        *(rounds, security, strategies, trackers, train, tuning),
     )
 }
 """The preamble of each page that assumes something; with a parameter ``spark`` the blocks need a session."""
