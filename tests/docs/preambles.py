@@ -220,6 +220,15 @@ def rounds(execute, folder, spark):
     assert (folder / "runs/digits/checkpoints").is_dir()
 
 
+def scoring(execute, folder, spark):
+    (folder / "data").mkdir()
+    rows = frames(spark)
+    names = execute({"spark": spark, **rows})
+    assert names["eights"][0] <= names["eights"][1]
+    assert spark.read.parquet(f"{folder}/scored").columns == ["features", "label", "held_out", "prediction"]
+    assert spark.read.parquet(f"{folder}/scored-stream").count() == rows["test"].count()
+
+
 def strategies(execute, folder, spark):
     assert "round" in execute(frames(spark))["model"].history[0]  # of the last strategy
 
@@ -261,7 +270,6 @@ def tuning(execute, folder, spark):
     clf = TorchClassifier(model=Net, numWorkers=2, epochs=1)
     names = execute({"clf": clf, "spark": spark, **frames(spark)})
     assert set(names["report"]) >= {"verdict", "phases", "skew_by_rank", "slowest_rank", "train_seconds"}
-    assert spark.read.parquet(f"{folder}/scored").columns == ["features", "label", "held_out", "prediction"]
 
 
 def train(execute, folder, spark):
@@ -283,7 +291,7 @@ PREAMBLES = {
     f"docs/{function.__name__}.md": function
     for function in (
         *(ensembles, gpu, images, migration, pipeline, quickstart, recovery),
-        *(rounds, security, strategies, tabular, text, trackers, train, tuning),
+        *(rounds, scoring, security, strategies, tabular, text, trackers, train, tuning),
     )
 }
 """The preamble of each page that assumes something; with a parameter ``spark`` the blocks need a session."""
