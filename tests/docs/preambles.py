@@ -138,6 +138,10 @@ def images(execute, folder, spark):
     assert names["files"].count() == len(pixels)
 
 
+def install(execute, folder, spark):
+    assert len(execute({"spark": spark})["found"]) == 2
+
+
 def migration(execute, folder, spark):
     (folder / "data").mkdir()
     pq.write_table(table(), folder / "data/digits")
@@ -290,7 +294,7 @@ PREAMBLES = {
 } | {
     f"docs/{function.__name__}.md": function
     for function in (
-        *(ensembles, gpu, images, migration, pipeline, quickstart, recovery),
+        *(ensembles, gpu, images, install, migration, pipeline, quickstart, recovery),
         *(rounds, scoring, security, strategies, tabular, text, trackers, train, tuning),
     )
 }
