@@ -233,6 +233,10 @@ def scoring(execute, folder, spark):
     assert spark.read.parquet(f"{folder}/scored-stream").count() == rows["test"].count()
 
 
+def sizing(execute, folder, spark):
+    assert execute({"spark": spark, **frames(spark)})["estimate"] > 0
+
+
 def strategies(execute, folder, spark):
     assert "round" in execute(frames(spark))["model"].history[0]  # of the last strategy
 
@@ -295,7 +299,7 @@ PREAMBLES = {
     f"docs/{function.__name__}.md": function
     for function in (
         *(ensembles, gpu, images, install, migration, pipeline, quickstart, recovery),
-        *(rounds, scoring, security, strategies, tabular, text, trackers, train, tuning),
+        *(rounds, scoring, security, sizing, strategies, tabular, text, trackers, train, tuning),
     )
 }
 """The preamble of each page that assumes something; with a parameter ``spark`` the blocks need a session."""

@@ -2,10 +2,65 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import zipfile
+from collections.abc import Iterator
 from configparser import ConfigParser
+from pathlib import Path
+
+import pyspark
 
 from tests.docs.pages import ROOT, read
+
+# ---- messages -------------------------------------------------------------------------------------------------------
+
+VALUE = "\0"  # in a message's text, instead of a value
+TROUBLESHOOTING = "docs/troubleshooting.md"
+FOREIGN = "## Messages of Spark, Python and Linux"
+
+
+def texts_of_source() -> Iterator[str]:
+    """The strings of the package, with ``VALUE`` for each expression."""
+    for path in sorted((ROOT / "sparkdl").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else VALUE for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def messages(text: str) -> list[str]:
+    """The first cells of the rows of tables, without the quotes of code."""
+    return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+
+
+def quotes(message: str, text: str) -> bool:
+    """Whether a message, with ``...`` for values, stands in a text of the source."""
+    pattern = r"[\s\S]*?".join(re.escape(piece.strip()) for piece in message.split("...") if piece.strip())
+    return re.search(pattern, text) is not None
+
+
+OWN, OTHERS = map(messages, read(TROUBLESHOOTING).split(FOREIGN))
+
+
+def test_page_has_twenty_messages():
+    assert len({*OWN, *OTHERS}) == len(OWN) + len(OTHERS) >= 20
+
+
+def test_quoted_messages_stand_in_the_source():
+    texts = [*texts_of_source()]
+    assert [message for message in OWN if not any(quotes(message, text) for text in texts)] == []
+    assert not any(quotes("... workers need ... task slots at the same time", text) for text in texts)
+
+
+def test_quoted_message_stands_in_spark():
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-core_*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        content = archive.read("org/apache/spark/scheduler/TaskSetManager.class")
+    (message,) = [message for message in OTHERS if "serialized results" in message]
+    assert message.removesuffix("...").encode() in content
+
 
 # ---- versions -----------------------------------------------------------------------------------------------------
 
