@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import zipfile
 from collections.abc import Iterator
@@ -10,8 +11,33 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import pyspark
+import pytest
 
-from tests.docs.pages import ROOT, read
+from tests.docs.pages import ROOT, newcomers, read, tokens
+
+TERMS = (
+    *("scheduler", "validation set", "imbalanced", "out of memory", "troubleshooting", "FAQ", "inference", "serving"),
+    *("ONNX", "fine-tune", "hyperparameter", "tabular", "categorical", "wheel", "compatibility", "streaming"),
+    *("mixed precision", "limitation"),
+)
+
+
+# ---- search terms -------------------------------------------------------------------------------------------------
+
+
+def headlines(page: str) -> str:
+    """The headings and the first paragraph of a page, in lower case."""
+    found = tokens(read(page))
+    texts = [child.content for mark, child in itertools.pairwise(found) if mark.type == "heading_open"]
+    paragraphs = [child.content for mark, child in itertools.pairwise(found) if mark.type == "paragraph_open"]
+    return "\n".join([*texts, *paragraphs[:1]]).lower()
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_search_term_stands_in_a_heading_or_a_first_paragraph(term):
+    pages = [page for page in newcomers() if page.startswith("docs/") and "/adr/" not in page]
+    assert [page for page in pages if term.lower() in headlines(page)]
+
 
 # ---- messages -------------------------------------------------------------------------------------------------------
 
