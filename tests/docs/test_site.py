@@ -79,6 +79,11 @@ def test_page_of_a_notebook_has_its_outputs(repository, monkeypatch, tmp_path):
     cells = [
         {"cell_type": "markdown", "source": ["# Digits\n", "and *more*"]},
         {"cell_type": "code", "source": "print(1 < 2)", "outputs": [{"output_type": "stream", "text": ["<True>\n"]}]},
+        {
+            "cell_type": "code",
+            "source": "plot()",
+            "outputs": [{"data": {"image/png": "iVBO\nRw0K", "text/plain": "<F>"}}],
+        },
         {"cell_type": "raw", "source": ["<raw>"]},
     ]
     (tmp_path / "digits.ipynb").write_text(json.dumps({"cells": cells}))
@@ -87,6 +92,8 @@ def test_page_of_a_notebook_has_its_outputs(repository, monkeypatch, tmp_path):
     assert "<h1>Digits</h1>" in body
     assert "<em>more</em>" in body
     assert "<pre>&lt;True&gt;\n</pre>" in body
+    assert '<img alt="output of the cell" src="data:image/png;base64,iVBORw0K">' in body
+    assert "&lt;F&gt;" not in body
     assert "<pre>&lt;raw&gt;</pre>" in body
 
 
