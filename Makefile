@@ -57,8 +57,9 @@ check: $(INSTALLED) ## style, types, layers, sizes and the documentation, in abo
 	$(BIN)/pytest -q tests/test_layers.py
 	$(MAKE) --no-print-directory docs
 
-stubs: $(INSTALLED) ## accessors and constructors of Params, for type checkers and editors
-	$(BIN)/python -m sparkdl.ml.param_stubs sparkdl.ml.params sparkdl.ensembles.declarations
+stubs: $(INSTALLED) ## accessors and constructors of Params, for type checkers, editors and pages
+	$(BIN)/python -m sparkdl.ml.param_stubs sparkdl.ml.params sparkdl.ensembles.declarations \
+		docs/params.md docs/ensembles.md
 	$(BIN)/ruff format --quiet sparkdl/ml/params.pyi sparkdl/ensembles/declarations.pyi
 	$(BIN)/ruff check --quiet --fix sparkdl/ml/params.pyi sparkdl/ensembles/declarations.pyi
 

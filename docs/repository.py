@@ -188,7 +188,7 @@ def _body(builder: Any, path: str) -> str:
 
 
 def _cell(builder: Any, cell: dict[str, Any]) -> str:
-    """A notebook's cell: nothing is run, and what it had printed is shown if it was kept as text."""
+    """A notebook's cell: nothing is run, and its kept outputs are shown as pictures or as text."""
     from markdown_it import MarkdownIt
 
     text = "".join(cell["source"])
@@ -196,11 +196,14 @@ def _cell(builder: Any, cell: dict[str, Any]) -> str:
         return str(MarkdownIt("commonmark").enable("table").render(text))
     if cell["cell_type"] != "code":
         return f"<pre>{escape(text)}</pre>"
-    printed = "".join("".join(_printed(output)) for output in cell.get("outputs", []))
     code = str(builder.highlighter.highlight_block(text, "python", force=True))
-    return code + (f"<pre>{escape(printed)}</pre>" if printed else "")
+    return code + "".join(map(_output, cell.get("outputs", [])))
 
 
-def _printed(output: dict[str, Any]) -> list[str]:
-    found = output.get("text") or output.get("data", {}).get("text/plain", [])
-    return [found] if isinstance(found, str) else list(found)
+def _output(output: dict[str, Any]) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:  # base64, which a file may break into lines
+        picture = "".join("".join(data["image/png"]).split())
+        return f'<img alt="output of the cell" src="data:image/png;base64,{escape(picture)}">'
+    printed = "".join(output.get("text") or data.get("text/plain", []))
+    return f"<pre>{escape(printed)}</pre>" if printed else ""

@@ -5,6 +5,7 @@ A preamble calls ``execute`` once with the assumed names; it runs the blocks and
 
 from __future__ import annotations
 
+import gzip
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
+
+from tests.rounds.data import real
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,6 +76,13 @@ def security(execute, folder):
     assert execute({})["clf"].getAllowUnencrypted()
 
 
+def linked(folder, *names):
+    """Links to files of the real data in the folder ``data``, which stands for /data."""
+    (folder / "data").mkdir()
+    for name in names:
+        (folder / "data" / name).symlink_to(real(name))
+
+
 # ---- pages with Spark -------------------------------------------------------------------------------------------
 
 
@@ -101,6 +111,35 @@ def ensembles(execute, folder, spark):
     names = execute({"Net": Net, "partial": partial, "torch": torch, **assumed, **frames(spark)})
     assert len(names["model"].models) == 2
     assert (folder / "runs/digits/members").is_dir()
+
+
+def fine_tune(execute, folder, spark):
+    (folder / "data").mkdir()
+    rows = frames(spark)
+    names = execute({"train": rows["train"], "new": rows["test"]})
+    assert names["tuned"].numClasses == 2
+    assert len(names["grouped"].history) == 2
+
+
+def images(execute, folder, spark):
+    from PIL import Image
+
+    linked(folder, "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+    with gzip.open(real("t10k-images-idx3-ubyte.gz")) as file:
+        pixels = np.frombuffer(file.read(16 + 60 * 784), np.uint8, offset=16).reshape(-1, 28, 28)
+    for index, image in enumerate(pixels):
+        path = folder / f"data/png/{index % 10}/{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    names = execute({"spark": spark})
+    image = torch.arange(3 * 28 * 28, dtype=torch.uint8).reshape(3, 28, 28)
+    (moved,), _ = names["shifted"]((image,), None, torch.Generator().manual_seed(0))
+    assert moved.shape == image.shape
+    assert names["files"].count() == len(pixels)
+
+
+def install(execute, folder, spark):
+    assert len(execute({"spark": spark})["found"]) == 2
 
 
 def migration(execute, folder, spark):
@@ -185,8 +224,36 @@ def rounds(execute, folder, spark):
     assert (folder / "runs/digits/checkpoints").is_dir()
 
 
+def scoring(execute, folder, spark):
+    (folder / "data").mkdir()
+    rows = frames(spark)
+    names = execute({"spark": spark, **rows})
+    assert names["eights"][0] <= names["eights"][1]
+    assert spark.read.parquet(f"{folder}/scored").columns == ["features", "label", "held_out", "prediction"]
+    assert spark.read.parquet(f"{folder}/scored-stream").count() == rows["test"].count()
+
+
+def sizing(execute, folder, spark):
+    assert execute({"spark": spark, **frames(spark)})["estimate"] > 0
+
+
 def strategies(execute, folder, spark):
     assert "round" in execute(frames(spark))["model"].history[0]  # of the last strategy
+
+
+def tabular(execute, folder, spark):
+    linked(folder, "adult.data", "adult.test")
+    names = execute({"spark": spark})
+    assert min(names["one_hot"], names["by_embedding"]) > 0.8
+    assert len(names["best"].avgMetrics) == 4
+
+
+def text(execute, folder, spark):
+    linked(folder, "tinyshakespeare.txt")
+    names = execute({"spark": spark})
+    assert names["model"].history[-1]["loss"] < names["model"].history[0]["loss"]
+    assert names["text"].startswith("ROMEO:")
+    assert names["named"].transform(names["words"]).where("label = prediction").count() > 0
 
 
 def trackers(execute, folder, spark):
@@ -211,19 +278,28 @@ def tuning(execute, folder, spark):
     clf = TorchClassifier(model=Net, numWorkers=2, epochs=1)
     names = execute({"clf": clf, "spark": spark, **frames(spark)})
     assert set(names["report"]) >= {"verdict", "phases", "skew_by_rank", "slowest_rank", "train_seconds"}
-    assert spark.read.parquet(f"{folder}/scored").columns == ["features", "label", "held_out", "prediction"]
+
+
+def train(execute, folder, spark):
+    from sparkdl.telemetry.event_reader import read_events
+
+    names = execute({"Net": Net, **frames(spark)})
+    assert {"loss", "valid_loss", "valid_accuracy", "valid_auc"} <= names["validated"].history[0].keys()
+    assert "best_epoch" in names["stopped"].report
+    assert [event for event in read_events(f"{folder}/runs/observed/events") if event.kind == "weight_norm"]
 
 
 PREAMBLES = {
     "README.md": readme,
     "docs/clusters/databricks.md": databricks,
     "docs/data-types.md": data_types,
+    "docs/fine-tune.md": fine_tune,
     "docs/own-loop.md": own_loop,
 } | {
     f"docs/{function.__name__}.md": function
     for function in (
-        *(ensembles, gpu, migration, pipeline, quickstart, recovery),
-        *(rounds, security, strategies, trackers, tuning),
+        *(ensembles, gpu, images, install, migration, pipeline, quickstart, recovery),
+        *(rounds, scoring, security, sizing, strategies, tabular, text, trackers, train, tuning),
     )
 }
 """The preamble of each page that assumes something; with a parameter ``spark`` the blocks need a session."""

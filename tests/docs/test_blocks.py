@@ -37,10 +37,13 @@ RUNNERS = {
 NOT_RUN = {
     # Horovod 0.28 is older than the pinned versions of torch and pyarrow.
     ("docs/migration.md", "from horovod.spark.common.store import Store"),
+    # Neither is a dependency, and each would add a package of hundreds of megabytes or its own pins.
+    ("docs/migration.md", "from xgboost.spark import SparkXGBClassifier"),
+    ("docs/migration.md", "import lightning"),
     # Airflow pins hundreds of packages, in an environment of its own.
     ("docs/pipeline.md", "from airflow.sdk import DAG"),
 }
-ABSENT = {"airflow", "horovod"}
+ABSENT = {"airflow", "horovod", "lightning", "xgboost"}
 
 
 def runs(block: Block) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import sparkdl
 from tests.docs import substitutions
 from tests.docs.pages import ROOT, Block, in_language
 from tests.rounds.data import data_folder, real
@@ -69,11 +70,15 @@ def pip(verb: str, *requirements: str) -> None:
     """It would change the environment of the tests."""
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
+    wheel = f"dist/sparkdl_torch-{sparkdl.__version__}-py3-none-any.whl"
+    if verb == "wheel":  # tests/test_wheel.py builds it
+        assert requirements == ("--no-deps", "--wheel-dir", "dist", ".")
+        return
     assert verb == "install"
     if requirements[0] == "-c":
         assert (ROOT / requirements[1]).is_file()
         requirements = requirements[2:]
-    for requirement in (Requirement(f"checkout{text.removeprefix('.')}") for text in requirements):
+    for requirement in (Requirement(f"checkout{text.removeprefix(wheel).removeprefix('.')}") for text in requirements):
         assert requirement.name == "checkout"
         assert requirement.extras <= set(setup["options.extras_require"])
 

@@ -40,7 +40,7 @@ def test_every_page_is_in_one_table_of_contents(repository):
     entries = Counter(entry for page in pages for _, below in repository.contents(page, read(page)) for entry in below)
     assert entries == Counter({page.removesuffix(".md") for page in pages} - {repository.INDEX})
     captions = [caption for caption, _ in repository.contents("docs/index.md", read("docs/index.md"))]
-    assert captions[:3] == ["Begin", "Train", "Run it"]
+    assert captions[:4] == ["Begin", "Train", "Score and monitor", "Operate"]
 
 
 def test_contents_of_a_page_are_the_pages_below(repository):
@@ -79,6 +79,11 @@ def test_page_of_a_notebook_has_its_outputs(repository, monkeypatch, tmp_path):
     cells = [
         {"cell_type": "markdown", "source": ["# Digits\n", "and *more*"]},
         {"cell_type": "code", "source": "print(1 < 2)", "outputs": [{"output_type": "stream", "text": ["<True>\n"]}]},
+        {
+            "cell_type": "code",
+            "source": "plot()",
+            "outputs": [{"data": {"image/png": "iVBO\nRw0K", "text/plain": "<F>"}}],
+        },
         {"cell_type": "raw", "source": ["<raw>"]},
     ]
     (tmp_path / "digits.ipynb").write_text(json.dumps({"cells": cells}))
@@ -87,6 +92,8 @@ def test_page_of_a_notebook_has_its_outputs(repository, monkeypatch, tmp_path):
     assert "<h1>Digits</h1>" in body
     assert "<em>more</em>" in body
     assert "<pre>&lt;True&gt;\n</pre>" in body
+    assert '<img alt="output of the cell" src="data:image/png;base64,iVBORw0K">' in body
+    assert "&lt;F&gt;" not in body
     assert "<pre>&lt;raw&gt;</pre>" in body
 
 

@@ -15,7 +15,7 @@ import sparkdl
 from sparkdl.ensembles import declarations
 from sparkdl.ml import params
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param, with_default
-from sparkdl.ml.param_stubs import stub_of
+from sparkdl.ml.param_stubs import stub_of, with_tables
 from sparkdl.ml.param_types import at_least, to_list, to_string
 from sparkdl.ml.params import TrainingParams
 
@@ -157,3 +157,23 @@ def parsed(text):
 def test_stubs_are_up_to_date(module):
     written = Path(module.__file__).with_suffix(".pyi").read_text()
     assert parsed(written) == parsed(stub_of(module)), "run make stubs"
+
+
+@pytest.mark.parametrize(("page", "kinds"), [("params", ESTIMATORS[:3]), ("ensembles", ENSEMBLES)])
+def test_tables_of_pages_are_up_to_date(page, kinds):
+    text = Path(__file__).parents[2].joinpath(f"docs/{page}.md").read_text()
+    assert text == with_tables(text), "run make stubs"
+    assert all(f"\n| `{name}` | " in text for kind in kinds for name in kind.declared())
+
+
+def test_table_has_default_use_and_doc():
+    text = f"# Page\n\n<!-- params: {__name__}.Sized {__name__}.Larger -->\n\n| old |\n\nMore.\n"
+    rows = with_tables(text).splitlines()
+    assert rows[:4] == ["# Page", "", f"<!-- params: {__name__}.Sized {__name__}.Larger -->", ""]
+    assert rows[4:7] == [
+        "| Param | default | used by | meaning |",
+        "|---|---|---|---|",
+        "| `size` | Sized: `3`; Larger: `30` | gangs | rows |",
+    ]
+    assert "| `source` | required | all | its origin |" in rows
+    assert rows[-2:] == ["", "More."]

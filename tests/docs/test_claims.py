@@ -1,0 +1,114 @@
+"""Claims of pages that no block of code shows: search terms, quoted messages, and the versions that are tested."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+import zipfile
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.docs.pages import ROOT, newcomers, read, tokens
+
+TERMS = (
+    *("scheduler", "validation set", "imbalanced", "out of memory", "troubleshooting", "FAQ", "inference", "serving"),
+    *("ONNX", "fine-tune", "hyperparameter", "tabular", "categorical", "wheel", "compatibility", "streaming"),
+    *("mixed precision", "limitation"),
+)
+
+
+# ---- search terms -------------------------------------------------------------------------------------------------
+
+
+def headlines(page: str) -> str:
+    """The headings and the first paragraph of a page, in lower case."""
+    found = tokens(read(page))
+    texts = [child.content for mark, child in itertools.pairwise(found) if mark.type == "heading_open"]
+    paragraphs = [child.content for mark, child in itertools.pairwise(found) if mark.type == "paragraph_open"]
+    return "\n".join([*texts, *paragraphs[:1]]).lower()
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_search_term_stands_in_a_heading_or_a_first_paragraph(term):
+    pages = [page for page in newcomers() if page.startswith("docs/") and "/adr/" not in page]
+    assert [page for page in pages if term.lower() in headlines(page)]
+
+
+# ---- messages -------------------------------------------------------------------------------------------------------
+
+VALUE = "\0"  # in a message's text, instead of a value
+TROUBLESHOOTING = "docs/troubleshooting.md"
+FOREIGN = "## Messages of Spark, Python and Linux"
+
+
+def texts_of_source() -> Iterator[str]:
+    """The strings of the package, with ``VALUE`` for each expression."""
+    for path in sorted((ROOT / "sparkdl").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else VALUE for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def messages(text: str) -> list[str]:
+    """The first cells of the rows of tables, without the quotes of code."""
+    return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+
+
+def quotes(message: str, text: str) -> bool:
+    """Whether a message, with ``...`` for values, stands in a text of the source."""
+    pattern = r"[\s\S]*?".join(re.escape(piece.strip()) for piece in message.split("...") if piece.strip())
+    return re.search(pattern, text) is not None
+
+
+OWN, OTHERS = map(messages, read(TROUBLESHOOTING).split(FOREIGN))
+
+
+def test_page_has_twenty_messages():
+    assert len({*OWN, *OTHERS}) == len(OWN) + len(OTHERS) >= 20
+
+
+def test_quoted_messages_stand_in_the_source():
+    texts = [*texts_of_source()]
+    assert [message for message in OWN if not any(quotes(message, text) for text in texts)] == []
+    assert not any(quotes("... workers need ... task slots at the same time", text) for text in texts)
+
+
+def test_quoted_message_stands_in_spark():
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-core_*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        content = archive.read("org/apache/spark/scheduler/TaskSetManager.class")
+    (message,) = [message for message in OTHERS if "serialized results" in message]
+    assert message.removesuffix("...").encode() in content
+
+
+# ---- versions -----------------------------------------------------------------------------------------------------
+
+
+def test_table_of_versions():
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    options = setup["options"]
+    required = dict(re.findall(r"^([\w-]+)([<>=].*)$", options["install_requires"], re.MULTILINE))
+    required |= {"pyspark": setup["options.extras_require"]["spark"].strip().removeprefix("pyspark")}
+    pins, oldest = (
+        dict(re.findall(r"^([\w.-]+)==(.+)$", (ROOT / "conf" / name).read_text(encoding="utf-8"), re.MULTILINE))
+        for name in ("constraints.txt", "oldest.txt")
+    )
+    table = read("docs/install.md").partition("## Compatibility")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\w+) \| `(.+?)` \| (\S+) \|(.*)\|$", table, re.MULTILINE)
+    assert [name for name, *_ in rows] == ["Spark", "torch", "Python", "pyarrow", "pandas", "numpy"]
+    for name, supported, tested, also in rows:
+        package = "pyspark" if name == "Spark" else name
+        if name == "Python":
+            assert supported == options["python_requires"]
+            assert f"sys.version_info >= ({tested.replace('.', ', ')})" in read("Makefile")
+        else:
+            assert (supported, tested) == (required[package], pins[package])
+        assert [*re.findall(r"\d+\.\d+\.\d+", also)] == ([oldest[package]] if package in oldest else [])
