@@ -122,13 +122,14 @@ class PipelineRun:
         with reading_rows():
             rows = self.clean(self.name.fill(self.data).read(self.spark), labelled=True)
             # One pass writes both sides, as random values in SQL differ between passes.
-            sides = rows.withColumn(_HELD, self.split(rows, self.name.day)).where(f"{_HELD} is not null")
-            sides.write.mode("overwrite").partitionBy(_HELD).parquet(folder)
-            self.gate.check(self.spark.read.parquet(folder).drop(_HELD))
-        return {
+            marked = rows.withColumn(_HELD, self.split(rows, self.name.day)).where(f"{_HELD} is not null")
+            marked.write.mode("overwrite").partitionBy(_HELD).parquet(folder)
+        sides = {
             "train": self._side(files.join(folder, f"{_HELD}=false"), "training row"),
             "held out": self._side(files.join(folder, f"{_HELD}=true"), "validation row"),
         }
+        self.gate.check(self.spark.read.parquet(folder).drop(_HELD))
+        return sides
 
     def _side(self, path: str, kind: str) -> dict[str, Any]:
         if not files.exists(path):
