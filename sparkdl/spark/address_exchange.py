@@ -73,6 +73,12 @@ class AddressBook:
             self._changed.notify_all()
 
     @property
+    def lines(self) -> list[str]:
+        """The lines of the workers that have reached the driver."""
+        with self._changed:
+            return [line.decode() for line in self._lines.values()]
+
+    @property
     def _complete(self) -> bool:
         return len(self._lines) == self._size
 

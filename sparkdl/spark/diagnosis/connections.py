@@ -31,6 +31,7 @@ REACHABLE = (
     "Open all ports between the executors' hosts, or name the interface whose network connects them in "
     "spark.sparkdl.network."
 )
+ABSENT = "Look for executors that hang on the other hosts, and for jobs that hold task slots."
 INTERFACE = "Set spark.sparkdl.network to an interface that connects the hosts and that every host has, or unset it."
 
 
@@ -157,6 +158,13 @@ def connections_check(reports: Sequence[Connected]) -> Check:
     hosts, pairs = len({place.host for place in places}), len(ranks) * (len(ranks) - 1)
     connected = f"all {pairs} connections between {hosts} hosts" if pairs else "all workers are on one host"
     return judged("connections", findings, REACHABLE, otherwise=connected)
+
+
+def absent_check(places: Sequence[Place], size: int, errors: Sequence[str]) -> Check:
+    """The failure of a check of interfaces in which only the workers of ``places`` reached the driver."""
+    hosts = ", ".join(unique(place.host for place in places)) or "no host"
+    text = f"{len(places)} of {size} workers reached the driver, from {hosts}"
+    return judged("interface", [text, *unique(errors)], ABSENT, otherwise="")
 
 
 def unique(texts: Iterable[str]) -> list[str]:

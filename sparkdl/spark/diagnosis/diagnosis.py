@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -20,8 +21,15 @@ from sparkdl.io.pickling import ship
 from sparkdl.spark.address_exchange import AddressBook
 from sparkdl.spark.cluster import SparkCluster, driver_channel
 from sparkdl.spark.diagnosis import examination
-from sparkdl.spark.diagnosis.check import Check, listed
-from sparkdl.spark.diagnosis.connections import Connected, ConnectionTask, connections_check, interface_check, unique
+from sparkdl.spark.diagnosis.check import Check
+from sparkdl.spark.diagnosis.connections import (
+    Connected,
+    ConnectionTask,
+    Place,
+    absent_check,
+    connections_check,
+    interface_check,
+)
 from sparkdl.spark.diagnosis.executor_checks import (
     Reports,
     channel_check,
@@ -148,26 +156,27 @@ class Diagnosis:
         if reason := self._obstacle(["dynamic allocation", "driver"], ["sparkdl"]):
             yield from (Check(name, "skip", reason) for name in names)
             return
-        reports, errors = self._connected(self._now)
+        size = max(1, self._now)
+        book = AddressBook(size, self.timeout)
+        reports, errors = self._connected(size, book)
         if errors:
-            yield Check("interface", "FAIL", f"no addresses: {listed(unique(errors))}")
+            yield absent_check([Place(**json.loads(line)) for line in book.lines], size, errors)
             yield Check("connections", "skip", "some workers reported no address")
             return
         in_order = [report for _, report in sorted(reports)]
         yield interface_check([report.place for report in in_order])
         yield connections_check(in_order)
 
-    def _connected(self, size: int) -> tuple[list[tuple[int, Connected]], Sequence[str]]:
+    def _connected(self, size: int, book: AddressBook) -> tuple[list[tuple[int, Connected]], Sequence[str]]:
         context, network = self.spark.sparkContext, setting(self.spark, "spark.sparkdl.network") or None
         peers = tuple(map(split_host, executors(self.spark)))
         with ExitStack() as stack:
-            begin, end = (self._exchange(size, stack) for _ in range(2))
+            begin, end = (self._endpoint(one, stack) for one in (book, AddressBook(size, self.timeout)))
             tasks = [ConnectionTask(rank, size, peers, network, begin, end, self.timeout) for rank in range(size)]
             rows = [context.parallelize([task.rank], 1).barrier().mapPartitions(task.run) for task in tasks]
             return collect_each(self.spark, rows, self.timeout, "the exchange of workers' addresses")
 
-    def _exchange(self, size: int, stack: ExitStack) -> Endpoint:
-        book = AddressBook(size, self.timeout)
+    def _endpoint(self, book: AddressBook, stack: ExitStack) -> Endpoint:
         channel = stack.enter_context(driver_channel(self.spark, lambda event: None, book.answer))
         stack.callback(book.close)
         return channel.endpoint
@@ -177,7 +186,7 @@ class Diagnosis:
         needed = ("dynamic allocation", "encryption", "gloo", "interface", "connections")
         if reason := self._obstacle(needed, examination.MODULES):
             return Check(name, "skip", reason)
-        size = min(self.num_workers or self._now, self._now)
+        size = max(1, min(self.num_workers or self._now, self._now))
         cluster = SparkCluster(
             self.spark,
             size,

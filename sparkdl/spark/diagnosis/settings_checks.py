@@ -58,8 +58,9 @@ def slots_check(spark: SparkSession, num_workers: int | None, timeout: float) ->
             slots_check(spark, ever, timeout)
         return Check("slots", "FAIL", error.message)
     now, number = find_slots(spark).now or 0, registered(spark)
-    most = "no limit is configured" if ever is None else f"{ever} are configured"
-    return Check("slots", "ok", f"{counted(now, 'task slot')} on {counted(number, 'executor')}; {most}")
+    each, most = -(-now // number), "there is no limit" if ever is None else f"{ever} are configured"
+    slots = f"{counted(now, 'task slot')} on {counted(number, 'executor')}, up to {each} on each; {most}"
+    return Check("slots", "ok", f"{slots}; {counted(num_workers or now, 'worker')}")
 
 
 def registered(spark: SparkSession) -> int:

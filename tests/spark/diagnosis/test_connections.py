@@ -8,6 +8,7 @@ from sparkdl.cluster.group.network import listen
 from sparkdl.spark.diagnosis.connections import (
     Connected,
     Place,
+    absent_check,
     connect,
     connections_check,
     interface_check,
@@ -54,6 +55,14 @@ def test_loopback_needs_a_single_host():
     loopback = [Place(host, "127.0.0.1", "lo", 1) for host in ("one", "two")]
     assert interface_check(loopback[:1]).status == "ok"
     assert interface_check(loopback).text.startswith("one (127.0.0.1, lo): other hosts cannot reach a loopback address")
+
+
+def test_workers_that_do_not_reach_the_driver():
+    check = absent_check([ONE, ONE], 4, ["no answer within 20 s"] * 2)
+    assert check.status == "FAIL"
+    assert check.text.startswith(
+        "2 of 4 workers reached the driver, from one; no answer within 20 s. Look for executors"
+    )
 
 
 def test_connections():
