@@ -33,6 +33,9 @@ COMMANDS = {
         "sparkdl.cli.pipeline.job:etl_train",
         "Train on a date's rows, publish the model if it is good enough, and score.",
     ),
+    "doctor": Command(
+        "sparkdl.cli.doctor:doctor", "Verify an installation on a cluster, and say what to do about it.", stops=False
+    ),
     "report": Command("sparkdl.cli.report:main", "Write the report page of one or several runs.", plain=True),
 }
 

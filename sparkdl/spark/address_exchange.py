@@ -12,13 +12,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from concurrent.futures import wait
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from sparkdl.cluster.group.rendezvous import AllGather
+from sparkdl.errors import PeerLost
+from sparkdl.io.threads import in_background
 from sparkdl.telemetry.channel import QUESTION
 from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError
 from sparkdl.telemetry.recorder import CONNECT_SECONDS
+
+if TYPE_CHECKING:  # it imports torch
+    from sparkdl.cluster.group.rendezvous import AllGather
 
 PATIENCE = 30.0
 """Seconds from the first line until the driver stops waiting for the last one."""
@@ -65,6 +71,12 @@ class AddressBook:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the workers that have reached the driver."""
+        with self._changed:
+            return [line.decode() for line in self._lines.values()]
 
     @property
     def _complete(self) -> bool:
@@ -114,3 +126,23 @@ class DriverExchange:
             if first == _MISSING:
                 return None
             return [frame.decode() for frame in (first, *(connection.receive() for _ in range(self.size - 1)))]
+
+
+class Rendezvous:
+    """An exchange with a time limit; Spark's own, ``spark.barrier.sync.timeout``, is a year.
+
+    Nothing else detects a worker that stops, or whose host fails, before its first heartbeat.
+    """
+
+    def __init__(self, exchange: AllGather, timeout: float) -> None:
+        self.given_up = False  # whether a worker was absent after ``timeout`` seconds
+        self._exchange = exchange
+        self._timeout = timeout
+
+    def __call__(self, line: str) -> Sequence[str]:
+        """All workers' lines; raises PeerLost if a worker is absent after ``timeout`` seconds."""
+        answer = in_background(lambda: self._exchange(line), "sparkdl-rendezvous")
+        if not wait([answer], self._timeout).done:
+            self.given_up = True
+            raise PeerLost(f"some workers did not join the rendezvous within {self._timeout:g} s.")
+        return answer.result()

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,12 +16,11 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext
 
 from sparkdl.cluster.failure import WorkerResult
-from sparkdl.cluster.group.network import dialable, split_host
+from sparkdl.cluster.group.network import worker_address
 from sparkdl.cluster.group.rendezvous import AllGather
 from sparkdl.cluster.worker import WorkerTask, run_worker
-from sparkdl.errors import InvalidInput, PeerLost
-from sparkdl.io.threads import in_background
-from sparkdl.spark.address_exchange import DriverExchange
+from sparkdl.errors import InvalidInput
+from sparkdl.spark.address_exchange import DriverExchange, Rendezvous
 from sparkdl.spark.python_worker import freeze_imports, local_directory
 from sparkdl.spark.tensor_chunks import record_batch
 
@@ -43,14 +41,13 @@ class BarrierTask:
         """Run a worker on this task's partition; yields its outcome in chunks."""
         freeze_imports()
         context = BarrierTaskContext.get()
-        hosts = [split_host(info.address) for info in context.getTaskInfos()]
-        rank = context.partitionId()
+        rank, tasks = context.partitionId(), [info.address for info in context.getTaskInfos()]
         rendezvous = Rendezvous(
             DriverExchange(self.task.endpoint, rank, self.task.size, context.allGather), self.task.timeout
         )
         exchange: AllGather = rendezvous
         try:
-            address = dialable(hosts[rank], peers=hosts, override=self.network)
+            address = worker_address(rank, tasks, override=self.network)
         except InvalidInput as error:
             address, exchange = "127.0.0.1", _refusing(rendezvous, error)
         task = replace(self.task, threads=context.cpus())
@@ -61,26 +58,6 @@ class BarrierTask:
             # Raise, so that Spark ends the stage: the job would otherwise wait for the absent workers.
             raise outcome.failure.error()
         yield from pieces(outcome)
-
-
-class Rendezvous:
-    """An exchange with a time limit; Spark's own, ``spark.barrier.sync.timeout``, is a year.
-
-    Nothing else detects a worker that stops, or whose host fails, before its first heartbeat.
-    """
-
-    def __init__(self, exchange: AllGather, timeout: float) -> None:
-        self.given_up = False  # whether a worker was absent after ``timeout`` seconds
-        self._exchange = exchange
-        self._timeout = timeout
-
-    def __call__(self, line: str) -> Sequence[str]:
-        """All workers' lines; raises PeerLost if a worker is absent after ``timeout`` seconds."""
-        answer = in_background(lambda: self._exchange(line), "sparkdl-rendezvous")
-        if not wait([answer], self._timeout).done:
-            self.given_up = True
-            raise PeerLost(f"some workers did not join the rendezvous within {self._timeout:g} s.")
-        return answer.result()
 
 
 def pieces(outcome: WorkerResult) -> Iterator[pa.RecordBatch]:

@@ -179,10 +179,8 @@ class SparkCluster:
         self, listener: Listener, answer: Callable[[bytes], Sequence[bytes]] | None = None
     ) -> Iterator[Endpoint | None]:
         """Yield the endpoint for events; None, with a warning, if the driver cannot listen."""
-        driver = setting(self._spark, "spark.driver.host") or "127.0.0.1"
-        bind = setting(self._spark, "spark.driver.bindAddress") or driver
         try:
-            channel = Channel(listener, addresses=(driver,), bind=bind, answer=answer)
+            channel = driver_channel(self._spark, listener, answer)
         except InvalidInput as error:
             warnings.warn(f"live progress is unavailable: {error}", stacklevel=2)
             yield None
@@ -224,6 +222,15 @@ class SparkCluster:
             raise explained from error
         finally:
             failures.close()
+
+
+def driver_channel(
+    spark: SparkSession, listener: Listener, answer: Callable[[bytes], Sequence[bytes]] | None = None
+) -> Channel:
+    """The driver's channel, at the address that executors know; raises InvalidInput if the driver cannot listen."""
+    driver = setting(spark, "spark.driver.host") or "127.0.0.1"
+    bind = setting(spark, "spark.driver.bindAddress") or driver
+    return Channel(listener, addresses=(driver,), bind=bind, answer=answer)
 
 
 def _title_of(work: Work) -> str:
@@ -278,11 +285,8 @@ def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, dae
         return stopped
     if causes := [failure for failure in reports.failures if not failure.peer]:
         return first_cause(causes).error()
-    if missing := re.search(r"No module named '?(sparkdl[\w.]*)", str(error)):
-        without = f", or submit without spark.python.daemon.module={daemon}" if daemon.startswith("sparkdl") else ""
-        return ClusterUnavailable(
-            f"the executors' Python has no module {missing[1]}. Install sparkdl in their Python environment{without}."
-        )
+    if (lacking := missing_sparkdl(error, daemon)) is not None:
+        return lacking
     absent = [rank for rank in range(reports.size) if rank not in reports.started]
     waited = [failure for failure in reports.failures if failure.place.stage == "join"]
     if absent and waited:
@@ -294,3 +298,14 @@ def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, dae
     rank = None if task is None else int(task[1])
     place = None if rank is None else reports.started.get(rank, ErrorContext("launch", rank, None, reports.attempt))
     return WorkerLost(f"Spark lost a worker of the gang: {first_lines(error)}", place=place)
+
+
+def missing_sparkdl(error: Exception, daemon: str) -> ClusterUnavailable | None:
+    """The error behind Spark's if executors lack sparkdl; ``daemon`` is the module of the Python daemon, if set."""
+    missing = re.search(r"No module named '?(sparkdl[\w.]*)", str(error))
+    if missing is None:
+        return None
+    without = f", or submit without spark.python.daemon.module={daemon}" if daemon.startswith("sparkdl") else ""
+    return ClusterUnavailable(
+        f"the executors' Python has no module {missing[1]}. Install sparkdl in their Python environment{without}."
+    )

@@ -31,6 +31,11 @@ Report = Callable[[str, float], None]
 def check(spark: SparkSession, size: int, *, allow_unencrypted: bool) -> None:
     """Raise as ``check_setting``, or ClusterUnavailable if there can never be enough slots."""
     check_setting(spark, allow_unencrypted=allow_unencrypted)
+    check_slots(spark, size)
+
+
+def check_slots(spark: SparkSession, size: int) -> None:
+    """Raise ClusterUnavailable if there can never be ``size`` slots."""
     slots = find_slots(spark)
     if slots.ever is not None and slots.ever < size:
         raise ClusterUnavailable(
@@ -54,12 +59,17 @@ def check_encryption(spark: SparkSession, *, allow_unencrypted: bool) -> None:
 
     Gradients, and rows on local disks, are plain text.
     """
-    encrypted = [name for name in _ENCRYPTION if setting(spark, name) == "true"]
-    if encrypted and not allow_unencrypted:
+    enabled = encrypted(spark)
+    if enabled and not allow_unencrypted:
         raise InvalidInput(
-            f"{encrypted[0]} is true, but sparkdl encrypts neither gradients on the network nor rows on local disks. "
+            f"{enabled[0]} is true, but sparkdl encrypts neither gradients on the network nor rows on local disks. "
             "If that is acceptable, set allowUnencrypted=True."
         )
+
+
+def encrypted(spark: SparkSession) -> list[str]:
+    """The settings that let Spark encrypt connections or files."""
+    return [name for name in _ENCRYPTION if setting(spark, name) == "true"]
 
 
 def setting(spark: SparkSession, name: str) -> str:

@@ -29,10 +29,15 @@ _lock = threading.Lock()
 
 def warm_up(spark: SparkSession, size: int = 1, *, timeout: float = 120.0) -> None:
     """Warm up new executors in the background, as soon as they have ``size`` slots or after ``timeout`` seconds."""
-    if spark.conf.get("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled") == "true":
-        spark.sparkContext.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
+    share_workers(spark)
     if _cold(spark):
         threading.Thread(target=_run, args=(spark, size, timeout), name=_NAME, daemon=True).start()
+
+
+def share_workers(spark: SparkSession) -> None:
+    """Let later tasks of RDDs run in the Python workers of DataFrames."""
+    if spark.conf.get("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled") == "true":
+        spark.sparkContext.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
 
 
 def await_warm_up(spark: SparkSession, size: int, *, limit: float = 10.0) -> None:

@@ -138,10 +138,6 @@ def images(execute, folder, spark):
     assert names["files"].count() == len(pixels)
 
 
-def install(execute, folder, spark):
-    assert len(execute({"spark": spark})["found"]) == 2
-
-
 def migration(execute, folder, spark):
     (folder / "data").mkdir()
     pq.write_table(table(), folder / "data/digits")
@@ -298,7 +294,7 @@ PREAMBLES = {
 } | {
     f"docs/{function.__name__}.md": function
     for function in (
-        *(ensembles, gpu, images, install, migration, pipeline, quickstart, recovery),
+        *(ensembles, gpu, images, migration, pipeline, quickstart, recovery),
         *(rounds, scoring, security, sizing, strategies, tabular, text, trackers, train, tuning),
     )
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import sys
@@ -21,6 +23,7 @@ from pyspark.sql import SparkSession
 from torch import Tensor, nn
 
 from sparkdl import TorchClassifier, TorchModel
+from sparkdl.cli.commands import run
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.shutdown import TERMINATED, stoppable
 from sparkdl.cluster.supervisor import Supervisor
@@ -31,6 +34,7 @@ from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput, Stopped, WorkerFailed
 from sparkdl.spark.cluster import SparkCluster
+from sparkdl.spark.jvm import JVM_ERRORS
 from tests.chaos import runs
 from tests.contracts import work
 from tests.faults import Fault, rounds
@@ -101,6 +105,35 @@ def run_rounds(folder: str, faults: Sequence[dict[str, Any]] = (), away: Sequenc
 
     cluster, data = SparkCluster(spark, 2), frame(rounds.rows())
     return rounds.run(cluster, data, Path(folder), [Fault(**fault) for fault in faults], listener=listener)
+
+
+def doctor(*arguments: str, network: str = "") -> dict[str, Any]:
+    """Run ``sparkdl doctor`` in this session, which outlives it."""
+    spark, printed = SparkSession.active(), io.StringIO()
+    spark.conf.set("spark.sparkdl.network", network)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(SparkSession, "__exit__", lambda *_: None)
+        code = run("doctor", arguments)
+    print(printed.getvalue(), flush=True)
+    return {"code": code, "printed": printed.getvalue()}
+
+
+def renew_python() -> None:
+    """Let Spark find out that idle Python workers have ended: it fails a task for each."""
+    context = SparkSession.active().sparkContext
+
+    def works() -> bool:
+        try:
+            return context.parallelize(range(8), 8).map(str).count() == 8
+        except JVM_ERRORS:
+            return False
+
+    until(works, "a job on new Python workers")
+
+
+def doctor_on(network: str) -> dict[str, Any]:
+    """``doctor`` with a setting of ``spark.sparkdl.network``."""
+    return doctor(network=network)
 
 
 # ---- ensembles -------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ LONG = 60.0
 _NAMESPACES = Path("/run/netns")
 _NAME = re.compile(r"sparkdl-(\d+)-\d+-\w+")
 _TOOLS = ("ip", "ss", "nsenter", "unshare", "setpriv", "mount", "hostname")
+_NOBODY = "02:00:00:00:00:99"  # a hardware address that no host has
 _serial = count()
 
 # The process's name for itself, its local disk and who is who; then the command takes the shell's place.
@@ -110,6 +111,31 @@ class Host:
     def plug_in(self) -> None:
         """Put the cable back."""
         _ip("-n", self.switch, "link", "set", self.name, "up")
+
+    def drop_packets_to(self, other: Host) -> None:
+        """From now on packets to another host are lost, silently; those to all others arrive."""
+        neighbor = ("neighbor", "replace", other.address, "lladdr", _NOBODY, "nud", "permanent", "dev", "eth0")
+        _ip("-n", self.namespace, *neighbor)
+
+    def send_packets_to(self, other: Host) -> None:
+        """Undo ``drop_packets_to``."""
+        _ip("-n", self.namespace, "neighbor", "delete", other.address, "dev", "eth0")
+
+    def add_interface(self, name: str, address: str) -> None:
+        """Add an interface with an address that no other host has."""
+        _ip("-n", self.namespace, "link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
+        _ip("-n", self.namespace, "address", "add", f"{address}/32", "dev", name)
+        _ip("-n", self.namespace, "link", "set", name, "up")
+
+    def fill_disk(self, process: int, folder: Path) -> None:
+        """Let a process and its children find a full disk at ``folder``."""
+        enter = ("nsenter", f"--mount=/proc/{process}/ns/mnt")
+        _run(*enter, "mount", "-t", "tmpfs", "-o", "size=64k", "full", folder)
+        _run(*enter, "sh", "-c", 'head -c 65536 /dev/zero > "$0/full"', folder)
+
+    def empty_disk(self, process: int, folder: Path) -> None:
+        """Undo ``fill_disk``."""
+        _run("nsenter", f"--mount=/proc/{process}/ns/mnt", "umount", folder)
 
     def processes(self) -> list[int]:
         return _processes(self.namespace)

@@ -128,6 +128,19 @@ class Standalone:
         if self._driver is not None:
             self._settle()
 
+    def executor(self, host: Host) -> int:
+        """The pid of the executor on a host."""
+        (pid,) = self._executors(host)
+        return pid
+
+    def end_python(self, host: Host) -> None:
+        """End the Python workers on a host, without the knowledge of its executor."""
+        for pid in host.processes():
+            if "pyspark" in _command(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        until(lambda: not any("pyspark" in _command(pid) for pid in host.processes()), "no Python worker")
+
     def daemon(self, host: Host) -> int:
         """The pid of the worker on a host."""
         return self._daemons[host.name].pid

@@ -15,11 +15,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sparkdl.cli.data import Data
-from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.cleaning import Clean, Score, Split
 from sparkdl.cli.pipeline.gate import Gate
 from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.spark_errors import reading_rows
-from sparkdl.cli.pipeline.stages import Score
 from sparkdl.ensembles.base_learner import column
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput

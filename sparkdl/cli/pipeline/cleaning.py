@@ -1,4 +1,4 @@
-"""Splits raw rows into training rows and validation rows: ``Clean`` and ``Split``."""
+"""The rows of a run: ``Clean`` and ``Split`` make training rows and validation rows, ``Score`` names rows to score."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
+from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import BadInput
 from sparkdl.errors import InvalidInput
 
@@ -99,3 +100,16 @@ class Split:
         when = sql.to_date(columns[0])
         before = sql.when(when < sql.lit(day - datetime.timedelta(days=self.days - 1)), False)
         return before.when(when <= sql.lit(day), True)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Rows that the model in use scores after the gate.
+
+    Args:
+        data: the rows, which need no label; {date} and {run_id} are replaced.
+        columns: the columns to write; if empty, those of the rows and the predictions.
+    """
+
+    data: Data
+    columns: list[str] = field(default_factory=list)

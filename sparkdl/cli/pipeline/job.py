@@ -35,11 +35,11 @@ from pyspark.sql import SparkSession
 from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import Refused
 from sparkdl.cli.pipeline.check import validate
-from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.cleaning import Clean, Score, Split
 from sparkdl.cli.pipeline.gate import Gate
 from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.stage_log import Ledger
-from sparkdl.cli.pipeline.stages import PipelineRun, Score
+from sparkdl.cli.pipeline.stages import PipelineRun
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.param_declaration import Scope

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import BadInput, JobExit
-from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.cleaning import Clean, Score, Split
 from sparkdl.cli.pipeline.gate import Gate, evaluate
 from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.spark_errors import reading_rows
@@ -29,19 +29,6 @@ from sparkdl.ml.persistence.registry import Versions
 from sparkdl.ml.warm_start import WarmStart
 
 _HELD = "sparkdl_held_out"
-
-
-@dataclass(frozen=True)
-class Score:
-    """Rows that the model in use scores after the gate.
-
-    Args:
-        data: the rows, which need no label; {date} and {run_id} are replaced.
-        columns: the columns to write; if empty, those of the rows and the predictions.
-    """
-
-    data: Data
-    columns: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

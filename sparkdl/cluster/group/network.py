@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import psutil
 
@@ -16,6 +16,21 @@ def split_host(address: str) -> str:
     if address.startswith("["):
         return address[1 : address.index("]")]
     return address if address.count(":") > 1 else address.split(":", 1)[0]
+
+
+def worker_address(rank: int, tasks: Sequence[str], *, override: str | None = None) -> str:
+    """The address of this host that the other workers of a gang dial.
+
+    Args:
+        rank: of this worker.
+        tasks: the cluster's address of each worker's host, in rank order, with or without a port.
+        override: as of ``dialable``.
+
+    Raises:
+        InvalidInput: as ``dialable``.
+    """
+    hosts = [*map(split_host, tasks)]
+    return dialable(hosts[rank], peers=hosts, override=override)
 
 
 def dialable(name: str, *, peers: Iterable[str] = (), override: str | None = None) -> str:

@@ -178,6 +178,11 @@ def reaching_peers() -> Iterator[None]:
         raise PeerLost(f"another worker is unreachable: {error}") from error
 
 
+def has_gloo() -> bool:
+    """Whether torch was built with gloo, the backend of gangs on CPUs."""
+    return dist.is_available() and dist.is_gloo_available()
+
+
 def in_a_group() -> bool:
     """Whether ``torch.distributed`` is initialized in this process."""
     return dist.is_initialized()

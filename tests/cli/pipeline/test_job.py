@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import functools
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import yaml
 from pyspark.ml import PipelineModel
 
 from sparkdl.cli import saved_models
 from sparkdl.cli.pipeline.stages import PipelineRun
 from sparkdl.io import files
-from sparkdl.ml.persistence.registry import Versions
 from sparkdl.telemetry.event_reader import read_events
+from tests.cli.pipeline.week import DAY, DAYS, NEXT, ROWS, write
 from tests.training.test_digits import finish, submit
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
 
-DAYS = [f"2026-11-{day}" for day in range(17, 24)]
-DAY, NEXT = "2026-11-22", "2026-11-23"
-ROWS = 60  # a day
 KILLER = """
 import os
 import signal
@@ -45,71 +38,6 @@ class Kills:
             (self.folder / "mark").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-def write(path: Path, **columns: Any) -> None:
-    """A week of rows as Parquet; ``columns`` replace its own."""
-    drawn = np.random.default_rng(0).normal(size=(ROWS * len(DAYS), 2))
-    table = {"day": np.repeat(DAYS, ROWS), "a": drawn[:, 0], "b": drawn[:, 1], "y": (drawn.sum(1) > 0).astype(int)}
-    path.mkdir(exist_ok=True)
-    pq.write_table(pa.table(table | columns), path / "part.parquet")
-
-
-class Small:
-    """A pipeline in a folder, and the command that runs it."""
-
-    def __init__(self, folder: Path, job: Any) -> None:
-        self.folder, self.job, self.root = folder, job, folder / "root"
-        self.versions = Versions(str(self.root))
-
-    def configured(self, **network: Any) -> Path:
-        """The configuration; ``network`` are more arguments of the classifier."""
-        linear = {"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 2}}
-        rate = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
-        arguments = {"model": linear, "optimizer": rate, "epochs": 2, "batchSize": 32, **network}
-        inputs = {"inputCols": ["a", "b"], "outputCol": "features"}
-        values = {
-            "root": str(self.root),
-            "data": {"path": str(self.folder / "raw"), "format": "parquet"},
-            "clean": {"label": "y"},
-            "split": {"date": "day", "days": 2},
-            "stages": [
-                {"class_path": "pyspark.ml.feature.VectorAssembler", "init_args": inputs},
-                {"class_path": "sparkdl.TorchClassifier", "init_args": arguments},
-            ],
-            "evaluator": {"class_path": "pyspark.ml.evaluation.BinaryClassificationEvaluator"},
-            "score": {"data": {"path": str(self.folder / "new"), "format": "parquet"}},
-        }
-        file = self.folder / "pipeline.yaml"
-        file.write_text(yaml.safe_dump(values))
-        return file
-
-    def run(self, *arguments: object, date: str = DAY, **network: Any) -> tuple[int, str]:
-        return self.job("etl_train", "--config", self.configured(**network), "--date", date, *arguments)
-
-    def done(self, date: str = DAY) -> dict[str, Any]:
-        """The result of a finished date, whose scores are complete."""
-        scores = pq.read_table(self.root / "scores" / f"date={date}")
-        assert scores.column_names == ["day", "a", "b", "y", "prediction", "probability"]
-        assert scores.num_rows == ROWS * len(DAYS)
-        return json.loads((self.root / "runs" / date / "done.json").read_text())
-
-    def stages(self, date: str = DAY) -> dict[str, Path]:
-        """The files of the finished stages of a date."""
-        files = (self.root / "runs" / date).glob("*/*.json")
-        return {file.stem: file for file in files if file.parent.name != "attempts"}
-
-    def written(self, date: str | None = None) -> dict[Path, int]:
-        """When all files, or those of the finished stages of a date, were written."""
-        paths = self.root.rglob("*") if date is None else self.stages(date).values()
-        return {path: path.stat().st_mtime_ns for path in paths if path.is_file()}
-
-
-@pytest.fixture
-def small(tmp_path, job) -> Small:
-    for name in ("raw", "new"):
-        write(tmp_path / name)
-    return Small(tmp_path, job)
 
 
 # ---- dates and the gate -----------------------------------------------------------------------------------------
@@ -171,99 +99,6 @@ def test_gate_rejects_bad_models_and_scores_wait_for_their_rows(small):
         assert (code, f"is not published; {good} is in use" in printed) == (3, True), printed
     assert small.versions.current() == good
     assert small.done("2026-11-24")["scores"]["version"] == good
-
-
-def test_older_date_is_published_only_by_force(small):
-    assert small.run(date=NEXT)[0] == 0
-    later = small.versions.current()
-    code, printed = small.run("--gate.margin", 1)
-    assert (code, small.versions.current()) == (0, later), printed
-    assert f"passed, but {later} of a later date stays in use (--force publishes it)" in printed
-    done = small.done()
-    assert (done["passed"], done["published"], done["scores"]["version"]) == (True, False, later)
-    assert json.loads(next(line for line in printed.splitlines() if line.startswith("{"))) == done
-    code, printed = small.run("--gate.margin", 1, "--redo", "--force")
-    assert (code, small.versions.current()) == (0, small.done()["version"]), printed
-    assert small.done()["version"] not in (later, done["version"])
-
-
-def test_redo_trains_again_on_rows_read_again(small):
-    assert small.run("--gate.compare", "false")[0] == 0
-    first, etl = small.versions.current(), small.stages()["etl"]
-    before = etl.read_text()
-    write(small.folder / "raw", a=np.arange(ROWS * len(DAYS)) / 100.0)
-    code, printed = small.run("--gate.compare", "false", "--redo")
-    assert (code, etl.read_text() == before) == (0, False), printed
-    assert small.versions.current() not in (None, first)
-    assert len(small.versions.names()) == 2
-
-
-@pytest.mark.parametrize("code", [0, 7])
-def test_refused_model_ends_with_the_user_s_code(small, code):
-    for _ in range(2):
-        assert small.run("--gate.least", "1.1", f"--refused-exit-code={code}")[0] == code
-    assert small.versions.current() is None
-
-
-def test_all_metrics_of_the_gate_have_to_pass(small):
-    area = {
-        "class_path": "pyspark.ml.evaluation.BinaryClassificationEvaluator",
-        "init_args": {"metricName": "areaUnderPR"},
-    }
-    for least, expected in ((0.5, 0), (1.5, 3)):
-        metrics = json.dumps({"precision and recall": {"evaluator": area, "least": least}})
-        code, printed = small.run("--gate.metrics", metrics, "--gate.margin", 1, "--redo")
-        assert code == expected, printed
-        assert [(name, metric["passed"]) for name, metric in small.done()["metrics"].items()] == [
-            ("areaUnderROC", True),
-            ("precision and recall", code == 0),
-        ]
-
-
-def test_input_that_fails_a_check_is_not_trained_on(small):
-    checks = {"enough rows": "count(*) >= 1000", "both labels": "count(distinct label) = 2"}
-    code, printed = small.run("--gate.checks", json.dumps(checks))
-    assert (code, "the gate's checks: 'enough rows' (count(*) >= 1000)." in printed) == (4, True), printed
-    assert (small.stages(), small.versions.names()) == ({}, [])
-    assert small.run("--gate.checks", json.dumps(checks | {"enough rows": "count(*) >= 100"}))[0] == 0
-
-
-def test_runs_of_a_scheduler_have_their_own_names(small):
-    for run_id, words, name in (("hourly-7", ["--split.date", "null"], "hourly-7"), ("8", ["--date", DAY], f"{DAY}.8")):
-        code, printed = small.job(
-            *("etl_train", "--config", small.configured(), "--run-id", run_id, *words),
-            *("--data.path", str(small.folder / "{run_id}")),
-        )
-        assert (code, "PATH_NOT_FOUND" in printed) == (4, True), printed
-        write(small.folder / run_id)
-        code, printed = small.job(
-            *("etl_train", "--config", small.configured(), "--run-id", run_id, *words),
-            *("--data.path", str(small.folder / "{run_id}")),
-        )
-        assert code in (0, 3), printed
-        assert (small.root / f"runs/{name}/done.json").exists()
-        assert (small.root / f"scores/run={name}/_SUCCESS").exists()
-    code, printed = small.job("etl_train", "--config", small.configured(), "--run-id", "9")
-    assert (code, "split.date is 'day', and the run has no date" in printed) == (2, True), printed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "network", "expected", "text"),
-    [
-        ([], {}, 0, f"{DAY} is valid: 5 columns, 2 stages"),
-        (["--gate.checks", "{rows: count(*)}"], {}, 2, "is of type bigint; expected a condition"),
-        (["--gate.checks", "{rows: max(c) > 1}"], {}, 4, "cannot be checked"),
-        (["--clean.drop", "[a]"], {}, 4, "No such struct field `a`"),
-        (["--evaluator.labelCol", "target"], {}, 2, "labelCol of BinaryClassificationEvaluator is 'target'"),
-        ([], {"featuresCol": "vector"}, 2, "there is no column 'vector'"),
-        ([], {"numWorkers": 300}, 1, "300 workers need 300 task slots"),
-        (["--score.data.path", "/nowhere"], {}, 4, "/nowhere"),
-    ],
-)
-def test_check_validates_without_running(small, arguments, network, expected, text):
-    code, printed = small.run("--check", *arguments, **network)
-    assert (code, text in printed) == (expected, True), printed
-    assert not small.root.exists()
 
 
 # ---- bad rows and arguments -------------------------------------------------------------------------------------

@@ -1,0 +1,44 @@
+"""The result of one check, and its line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["ok", "FAIL", "skip"]
+
+_MOST = 4  # findings in one line
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of one check.
+
+    Attributes:
+        name: what was checked, as at most two words.
+        status: ``"skip"`` if an earlier failure leaves nothing to check.
+        text: figures and host names; of a failure also what to do about it.
+    """
+
+    name: str
+    status: Status
+    text: str
+
+    @property
+    def line(self) -> str:
+        """The check as one line of a report."""
+        return f"{self.status:4}  {self.name:18}  {' '.join(self.text.split())}"
+
+
+def judged(name: str, findings: Sequence[str], remedy: str, *, otherwise: str) -> Check:
+    """A failure with its findings and what to do about them; without any, ``ok`` with the text ``otherwise``."""
+    if not findings:
+        return Check(name, "ok", otherwise)
+    return Check(name, "FAIL", f"{listed(findings)}. {remedy}")
+
+
+def listed(findings: Sequence[str]) -> str:
+    """Join the first findings, and count the others."""
+    more = [f"{len(findings) - _MOST} more"] if len(findings) > _MOST else []
+    return "; ".join([*findings[:_MOST], *more])

@@ -1,0 +1,225 @@
+"""Runs the checks in order, each in a limited time and also after failures of others."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster.group.network import split_host
+from sparkdl.cluster.group.world import World, has_gloo
+from sparkdl.data.shard import Shard
+from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.io.pickling import ship
+from sparkdl.spark.address_exchange import AddressBook
+from sparkdl.spark.cluster import SparkCluster, driver_channel
+from sparkdl.spark.diagnosis import examination
+from sparkdl.spark.diagnosis.check import Check
+from sparkdl.spark.diagnosis.connections import (
+    Connected,
+    ConnectionTask,
+    Place,
+    absent_check,
+    connections_check,
+    interface_check,
+)
+from sparkdl.spark.diagnosis.executor_checks import (
+    Reports,
+    channel_check,
+    counted,
+    disk_check,
+    executors_check,
+    gloo_check,
+    missing_modules,
+    run_directory_check,
+    versions_check,
+)
+from sparkdl.spark.diagnosis.job import collect_each, deadline
+from sparkdl.spark.diagnosis.probes import ChannelProbe, disks
+from sparkdl.spark.diagnosis.settings_checks import (
+    dynamic_allocation_check,
+    encryption_check,
+    registered,
+    slots_check,
+)
+from sparkdl.spark.resources import executors, find_slots, setting
+from sparkdl.spark.warm_up import share_workers
+from sparkdl.telemetry.protocol import Endpoint
+
+_OF_EXECUTORS = ("versions", "gloo", "disk", "driver")
+# Seconds for which tasks keep their slots: some, and as long as the driver needs to start the jobs of the others.
+_HOLD, _START = 1.0, 0.02
+
+
+@dataclass
+class Diagnosis:
+    """The checks of one session.
+
+    Attributes:
+        spark: the session.
+        num_workers: of the gangs that will run; None for all slots.
+        allow_unencrypted: accept that sparkdl encrypts nothing while Spark does.
+        min_free_gb: GB that each local directory needs.
+        timeout: seconds until workers that do not answer each other fail.
+        resource_timeout: seconds to wait for executors, and again until their Python has loaded torch.
+        run_directory: a probe of the run directory on an executor, true if it is shared; None without one.
+    """
+
+    spark: SparkSession
+    num_workers: int | None = None
+    allow_unencrypted: bool = False
+    min_free_gb: float = 1.0
+    timeout: float = 20.0
+    resource_timeout: float = 120.0
+    run_directory: Callable[[], bool] | None = None
+    _failed: set[str] = field(default_factory=set, init=False)
+    _blocked: str = field(default="", init=False)  # why no executor can be checked
+    _missing: Sequence[str] = field(default=(), init=False)  # modules that some executor lacks
+
+    def checks(self) -> Iterator[Check]:
+        """Run all checks, and yield each as soon as it is done."""
+        for check in self._all():
+            if check.status != "ok":
+                self._failed.add(check.name)
+            yield check
+
+    def _all(self) -> Iterator[Check]:
+        yield dynamic_allocation_check(self.spark)
+        yield encryption_check(self.spark, allow_unencrypted=self.allow_unencrypted)
+        # Under dynamic allocation Spark starts executors on demand.
+        yield slots_check(self.spark, self.num_workers, 0.0 if self._dynamic else self.resource_timeout)
+        yield from self._executors()
+        yield from self._connections()
+        yield self._all_reduce()
+
+    @property
+    def _dynamic(self) -> bool:
+        return "dynamic allocation" in self._failed
+
+    @property
+    def _now(self) -> int:
+        return find_slots(self.spark).now or 0
+
+    # ---- executors ---------------------------------------------------------------------------------------------------
+
+    def _executors(self) -> Iterator[Check]:
+        names = [*_OF_EXECUTORS, *(["run directory"] if self.run_directory else [])]
+        known, endpoint, deaf = registered(self.spark), None, ""
+        with ExitStack() as stack:
+            try:
+                endpoint = stack.enter_context(driver_channel(self.spark, lambda event: None)).endpoint
+            except InvalidInput as error:
+                deaf = error.message
+            reports, errors = self._examined(endpoint) if self._now or self._dynamic else ([], ["no executor is there"])
+        yield executors_check(reports, errors, 1 if self._dynamic else known)
+        if not reports:
+            self._blocked = "no task could examine the executors"
+            yield from (Check(name, "skip", self._blocked) for name in names)
+            return
+        self._missing = missing_modules(reports)
+        yield versions_check(reports, next(examination.examine({}, 0.0, ()))["versions"])
+        reports = [report for report in reports if report["versions"]["sparkdl"][0] is not None]
+        if not reports:
+            yield from (Check(name, "skip", "no executor can import sparkdl") for name in names[1:])
+            return
+        yield gloo_check(reports)
+        yield disk_check(reports, self.min_free_gb)
+        yield channel_check(reports, endpoint, deaf)
+        if self.run_directory:
+            yield run_directory_check(reports)
+
+    def _examined(self, endpoint: Endpoint | None) -> tuple[Reports, Sequence[str]]:
+        calls: dict[str, object] = {"gloo": has_gloo, "disk": disks, "run directory": self.run_directory}
+        calls["channel"] = None if endpoint is None else ChannelProbe(endpoint)
+        probes = {name: ship(call) for name, call in calls.items() if call is not None}
+        share_workers(self.spark)
+        context, tasks = self.spark.sparkContext, max(self._now, 1)
+        task = partial(examination.examine, probes, _HOLD + _START * tasks)
+        cloudpickle.register_pickle_by_value(examination)  # type: ignore[no-untyped-call]
+        try:
+            rows = [context.parallelize([index], 1).mapPartitions(task) for index in range(tasks)]
+            return collect_each(self.spark, rows, self.resource_timeout, "the examination of an executor")
+        finally:
+            cloudpickle.unregister_pickle_by_value(examination)  # type: ignore[no-untyped-call]
+
+    # ---- gangs -------------------------------------------------------------------------------------------------------
+
+    def _connections(self) -> Iterator[Check]:
+        names = ("interface", "connections")
+        if reason := self._obstacle(["dynamic allocation", "driver"], ["sparkdl"]):
+            yield from (Check(name, "skip", reason) for name in names)
+            return
+        size = max(1, self._now)
+        book = AddressBook(size, self.timeout)
+        reports, errors = self._connected(size, book)
+        if errors:
+            yield absent_check([Place(**json.loads(line)) for line in book.lines], size, errors)
+            yield Check("connections", "skip", "some workers reported no address")
+            return
+        in_order = [report for _, report in sorted(reports)]
+        yield interface_check([report.place for report in in_order])
+        yield connections_check(in_order)
+
+    def _connected(self, size: int, book: AddressBook) -> tuple[list[tuple[int, Connected]], Sequence[str]]:
+        context, network = self.spark.sparkContext, setting(self.spark, "spark.sparkdl.network") or None
+        peers = tuple(map(split_host, executors(self.spark)))
+        with ExitStack() as stack:
+            begin, end = (self._endpoint(one, stack) for one in (book, AddressBook(size, self.timeout)))
+            tasks = [ConnectionTask(rank, size, peers, network, begin, end, self.timeout) for rank in range(size)]
+            rows = [context.parallelize([task.rank], 1).barrier().mapPartitions(task.run) for task in tasks]
+            return collect_each(self.spark, rows, self.timeout, "the exchange of workers' addresses")
+
+    def _endpoint(self, book: AddressBook, stack: ExitStack) -> Endpoint:
+        channel = stack.enter_context(driver_channel(self.spark, lambda event: None, book.answer))
+        stack.callback(book.close)
+        return channel.endpoint
+
+    def _all_reduce(self) -> Check:
+        name = "all-reduce"
+        needed = ("dynamic allocation", "encryption", "gloo", "interface", "connections")
+        if reason := self._obstacle(needed, examination.MODULES):
+            return Check(name, "skip", reason)
+        size = max(1, min(self.num_workers or self._now, self._now))
+        cluster = SparkCluster(
+            self.spark,
+            size,
+            timeout=self.timeout,
+            resource_timeout=self.timeout,
+            allow_unencrypted=self.allow_unencrypted,
+            title="sparkdl doctor",
+        )
+        begin = time.monotonic()
+        try:
+            with deadline(self.spark, 3 * self.timeout, "an all-reduce"):
+                sums = cluster.gang(all_reduce)
+        except SparkdlError as error:
+            return Check(name, "FAIL", error.message if str(error.place) == "" else f"{error.message} [{error.place}]")
+        seconds, expected = time.monotonic() - begin, size * (size + 1) / 2
+        if sums != [expected] * size:
+            return Check(
+                name, "FAIL", f"gloo returned the sums {sums}; expected {expected:g} on each of {size} workers"
+            )
+        return Check(name, "ok", f"gloo summed a tensor over {counted(size, 'worker')}; the gang took {seconds:.1f} s")
+
+    def _obstacle(self, checks: Sequence[str], modules: Sequence[str]) -> str:
+        """Why a check cannot run: the failed ones of the checks that it needs, or modules that executors lack."""
+        if self._blocked:
+            return self._blocked
+        if lacking := [name for name in modules if name in self._missing]:
+            return f"not possible while executors cannot import {', '.join(lacking)}"
+        failed = [name for name in checks if name in self._failed]
+        return f"not possible while these fail: {', '.join(failed)}" if failed else ""
+
+
+def all_reduce(world: World, shard: Shard | None) -> float:
+    """Sum the workers' ranks, counted from 1."""
+    tensor = torch.full((1,), world.rank + 1.0)
+    world.group().sum_(tensor)
+    return float(tensor)

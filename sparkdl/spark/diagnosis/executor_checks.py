@@ -1,0 +1,130 @@
+"""Judges what the executors' tasks reported (``examination.examine``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkdl.spark.diagnosis.check import Check, judged
+from sparkdl.spark.diagnosis.connections import unique
+from sparkdl.telemetry.protocol import Endpoint
+
+Reports = Sequence[Mapping[str, Any]]
+"""Those of ``examine``, several per executor."""
+
+_GB = 1e9
+
+BUSY = "Read the logs of these executors, and run the doctor while no other job holds task slots."
+VERSIONS = "Install the driver's versions in the Python environment of every executor (spark.pyspark.python)."
+GLOO = "Install a torch build with torch.distributed and gloo there, such as the wheels of `pip install torch`."
+DISK = (
+    "Free space there, or move the executors' local directories to a larger disk: spark.local.dir, on standalone "
+    "clusters SPARK_LOCAL_DIRS, on YARN yarn.nodemanager.local-dirs."
+)
+CHANNEL = "Set spark.driver.host to an address of the driver that executors reach, and open its ports to them."
+RUN_DIRECTORY = "Set runDir to a directory that all hosts share and may write, such as hdfs:// or s3://."
+
+
+def executors_check(reports: Reports, errors: Sequence[str], registered: int) -> Check:
+    """Whether tasks ran on all executors, and without errors."""
+    hosts = sorted({report["host"] for report in reports})
+    text = f"Python tasks ran on {reached(reports)}: {', '.join(hosts) or 'none'}"
+    findings = unique(error.rstrip(".") for error in errors)
+    findings += [f"{text}, but {registered} are registered"] if len(distinct(reports)) < registered else []
+    return judged("executors", findings, BUSY, otherwise=text)
+
+
+def versions_check(reports: Reports, driver: Mapping[str, tuple[str | None, str]]) -> Check:
+    """Whether all executors have the driver's versions; builds of one version, such as for CUDA, may differ."""
+    findings = []
+    for report in reports:
+        texts = []
+        for name, (version, error) in report["versions"].items():
+            ours = driver[name][0] or ""
+            if version is None:
+                texts.append(f"no {name} ({error})")
+            elif _release(version) != _release(ours):
+                texts.append(f"{name} {version}, on the driver {ours or 'none'}")
+        findings += [f"{report['host']} has {', '.join(texts)}"] if texts else []
+    same = ", ".join(f"{name} {version}" for name, (version, _) in driver.items())
+    return judged("versions", unique(findings), VERSIONS, otherwise=f"{same} on driver and executors")
+
+
+def missing_modules(reports: Reports) -> list[str]:
+    """The modules that some executor cannot import."""
+    absent = [name for report in reports for name, (version, _) in report["versions"].items() if version is None]
+    return unique(absent)
+
+
+def _release(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def gloo_check(reports: Reports) -> Check:
+    """Whether torch has gloo on all executors."""
+    findings = []
+    for report in reports:
+        has_gloo, error = report["probes"]["gloo"]
+        if not has_gloo:
+            version = report["versions"]["torch"][0] or "cannot be imported"
+            findings.append(f"{report['host']}: {error or f'torch {version} has no gloo'}")
+    return judged("gloo", unique(findings), GLOO, otherwise=f"torch has gloo on {reached(reports)}")
+
+
+def disk_check(reports: Reports, min_free_gb: float) -> Check:
+    """Whether all local directories are writable and have space."""
+    findings, free = [], []
+    for report in reports:
+        folders, error = report["probes"]["disk"]
+        findings += [f"{report['host']}: {error}"] if error else []
+        for folder, size, trouble in folders or ():
+            place = f"{report['host']}:{folder}"
+            free.append((size, place))
+            if trouble or size < min_free_gb * _GB:
+                expected = trouble or f"expected at least {min_free_gb:g} GB"
+                findings.append(f"{place} has {size / _GB:.1f} GB free: {expected}")
+    size, place = min(free, default=(0, "no folder"))
+    least = f"the least free space is {size / _GB:.1f} GB in {place}"
+    return judged("disk", unique(findings), DISK, otherwise=f"{reached(reports)} can write local files; {least}")
+
+
+def channel_check(reports: Reports, endpoint: Endpoint | None, error: str) -> Check:
+    """Whether all executors reach the driver's channel; ``error`` is that of a driver that cannot listen."""
+    if endpoint is None:
+        return Check("driver", "FAIL", f"the driver cannot listen for executors: {error} {CHANNEL}")
+    findings = []
+    for report in reports:
+        errors, error = report["probes"]["channel"]
+        reasons = [error] if error else errors
+        findings += [f"{report['host']} cannot connect to the driver, {'; '.join(reasons)}"] if reasons else []
+    address = f"{endpoint.addresses[0]} port {endpoint.port}"
+    connected = f"{reached(reports)} can connect to the driver at {address}"
+    return judged("driver", unique(findings), CHANNEL, otherwise=connected)
+
+
+def run_directory_check(reports: Reports) -> Check:
+    """Whether all executors see a file that the driver wrote."""
+    findings = []
+    for report in reports:
+        shared, error = report["probes"]["run directory"]
+        if not shared:
+            reason = f" ({error})" if error else ""
+            findings.append(f"{report['host']} does not see what the driver wrote there{reason}")
+    return judged(
+        "run directory", unique(findings), RUN_DIRECTORY, otherwise=f"shared by the driver and {reached(reports)}"
+    )
+
+
+def distinct(reports: Reports) -> set[tuple[str, str]]:
+    """The executors of the reports."""
+    return {(report["host"], report["executor"]) for report in reports}
+
+
+def reached(reports: Reports) -> str:
+    """The number of executors of the reports."""
+    return counted(len(distinct(reports)), "executor")
+
+
+def counted(number: int, noun: str) -> str:
+    """The number with its noun, ``1 executor`` or ``2 executors``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

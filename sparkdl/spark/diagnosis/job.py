@@ -1,0 +1,88 @@
+"""Jobs of the diagnosis: each has a time limit, and its error names the cause instead of Java's stack."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark import RDD
+from pyspark.sql import SparkSession
+
+from sparkdl.errors import ClusterUnavailable
+from sparkdl.spark.cluster import missing_sparkdl
+from sparkdl.spark.error_messages import first_lines
+from sparkdl.spark.job_watch import tagged
+from sparkdl.spark.jvm import JVM_ERRORS, job_description
+from sparkdl.spark.resources import setting
+
+_PLACE = re.compile(r"\(TID \d+\) \((\S+) executor \S+\): (?:[a-z]\w*\.)*(.*)")  # host, and the error without package
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")  # the line after the frames
+_PYTHON = re.compile(r"Python in worker has different version: (\S+) than that in driver: ([\d.]+)")
+
+
+@contextmanager
+def deadline(spark: SparkSession, seconds: float, what: str) -> Iterator[None]:
+    """Cancel the block's jobs after ``seconds``.
+
+    Raises:
+        ClusterUnavailable: the jobs were cancelled, or Spark failed them; the message names the cause.
+    """
+    context, tag, expired = spark.sparkContext, f"sparkdl-{uuid.uuid4().hex}", threading.Event()
+
+    def watch(ended: threading.Event) -> None:
+        if not ended.wait(seconds):
+            expired.set()
+            context.cancelJobsWithTag(tag)
+
+    try:
+        with tagged(context, tag, watch), job_description(spark, f"sparkdl doctor: {what}"):
+            yield
+    except Exception as error:
+        if expired.is_set():
+            raise ClusterUnavailable(f"{what} did not end within {seconds:g} s") from error
+        if not isinstance(error, JVM_ERRORS):
+            raise
+        raise ClusterUnavailable(cause(error, setting(spark, "spark.python.daemon.module"))) from error
+
+
+def collect_each(
+    spark: SparkSession, rows: Sequence[RDD[Any]], seconds: float, what: str
+) -> tuple[list[Any], list[str]]:
+    """Collect RDDs of one partition at the same time, each in a job of its own: all rows, and the errors of jobs.
+
+    The executor of such a job gets it from the driver. Executors of a common job also get parts of it from each other,
+    and hang for minutes if they cannot connect.
+    """
+
+    def collect(one: RDD[Any]) -> tuple[list[Any], str]:
+        try:
+            with deadline(spark, seconds, what):
+                return one.collect(), ""
+        except ClusterUnavailable as error:
+            return [], error.message
+
+    with ThreadPoolExecutor(len(rows)) as pool:
+        results = [*pool.map(collect, rows)]
+    return [row for found, _ in results for row in found], [error for _, error in results if error]
+
+
+def cause(error: Exception, daemon: str) -> str:
+    """The cause in Spark's error, what to do about it, and the host; ``daemon`` is the module of the Python daemon."""
+    text, place = str(error), _PLACE.search(str(error))
+    where = f"{place[1]}: " if place else ""
+    if (lacking := missing_sparkdl(error, daemon)) is not None:
+        return f"{where}{lacking.message}"
+    if versions := _PYTHON.search(text):
+        return (
+            f"{where}Python {versions[1]}, on the driver {versions[2]}. Set spark.pyspark.python to a Python "
+            f"{versions[2]} with sparkdl on every host."
+        )
+    raised = _RAISED.findall(text)
+    if raised:
+        return f"{where}{raised[-1]}"
+    return f"{where}{place[2] if place else first_lines(error)}"

@@ -1,0 +1,63 @@
+"""``sparkdl doctor`` on one machine; tests/hosts/test_doctor.py plants faults on a cluster of several hosts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sparkdl.cli.commands import run
+from tests.sessions import ROOT
+
+
+def names(printed):
+    """The names of the checks, in order."""
+    return [line[6:24].strip() for line in printed.splitlines()]
+
+
+def test_healthy_machine(job, tmp_path):
+    code, printed = job("doctor", "--run_dir", tmp_path / "run", "--num_workers", 2)
+    assert {line[:4] for line in printed.splitlines()} == {"ok  "}, printed
+    assert code == 0
+    assert (
+        "ok    slots               2 task slots on 1 executor, up to 2 on each; 2 are configured; 2 workers\n"
+        in printed
+    )
+    assert "ok    connections         all workers are on one host\n" in printed
+    assert "ok    all-reduce          gloo summed a tensor over 2 workers" in printed
+    assert [*(tmp_path / "run").iterdir()] == []
+    table = (ROOT / "docs/doctor.md").read_text(encoding="utf-8").partition("## Checks and remedies")[2]
+    assert ["check", *names(printed)] == re.findall(r"^\| ([a-z -]+) \|", table, re.MULTILINE)
+
+
+def test_failures_end_with_1_and_their_names(job):
+    code, printed = job("doctor", "--num_workers", 3, "--min_free_gb", 1e9)
+    assert code == 1
+    assert printed.endswith("error: 2 of 11 checks are not ok: slots, disk.\n")
+    assert "FAIL  slots               3 workers need 3 task slots at a time, but the configuration allows 2" in printed
+    assert " GB free: expected at least 1e+09 GB. Free space there" in printed
+    assert "gloo summed a tensor over 2 workers" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--num_workers", "0"], "num_workers is 0; expected at least 1."),
+        (["--timeout", "0"], "timeout is 0 and resource_timeout 120; expected seconds above 0."),
+        (["--workers", "2"], "workers"),
+    ],
+)
+def test_mistake_ends_with_2(capsys, words, message):
+    try:
+        code = run("doctor", words)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_run_dir_that_is_a_file(job, tmp_path):
+    (tmp_path / "file").touch()
+    code, printed = job("doctor", "--run_dir", tmp_path / "file")
+    assert code == 2
+    assert "error: the driver cannot write in the run_dir" in printed

@@ -1,0 +1,132 @@
+"""The examination of a process, and its judgement, which names hosts."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from functools import partial
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io.pickling import ship
+from sparkdl.spark.diagnosis import examination
+from sparkdl.spark.diagnosis.examination import examine, outcome, version_of
+from sparkdl.spark.diagnosis.executor_checks import (
+    channel_check,
+    disk_check,
+    executors_check,
+    gloo_check,
+    run_directory_check,
+    versions_check,
+)
+from sparkdl.spark.diagnosis.probes import ChannelProbe, disks
+from sparkdl.telemetry.channel import Channel
+
+VERSIONS = {"Python": ("3.11", ""), "torch": ("2.13.0+cpu", ""), "numpy": ("2.3.0", "")}
+
+
+def report(host="one", *, executor="", versions=(), **probes):
+    return {"host": host, "executor": executor, "versions": VERSIONS | dict(versions), "probes": probes}
+
+
+def full(**_):
+    raise OSError(28, "No space left")
+
+
+def refuse():
+    raise InvalidInput("no")
+
+
+def test_examination_of_this_process():
+    rows = iter(range(3))
+    (found,) = examine({"sum": ship(partial(sum, [1, 2])), "refused": ship(refuse)}, 0.0, rows)
+    assert [*rows] == []
+    assert found["host"] == socket.gethostname()
+    assert found["versions"]["Python"] == (f"{sys.version_info.major}.{sys.version_info.minor}", "")
+    assert set(found["versions"]) == {"Python", "sparkdl", "torch", "pyspark", "pyarrow", "numpy"}
+    assert found["probes"] == {"sum": (3, ""), "refused": (None, "no")}
+    assert versions_check([found], found["versions"]).status == "ok"
+
+
+def test_broken_module_is_a_result(monkeypatch, tmp_path):
+    (tmp_path / "broken_module.py").write_text("raise OSError('libtorch.so: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert version_of("broken_module") == (None, "OSError: libtorch.so: cannot open shared object file")
+    assert version_of("absent_module") == (None, "ModuleNotFoundError: No module named 'absent_module'")
+    packed = b"cabsent_module\ncall\n."  # a pickle of a function in it
+    assert outcome(packed) == (None, "ModuleNotFoundError: No module named 'absent_module'")
+
+
+def test_examination_needs_only_python():
+    known = {name.partition(".")[0] for name in sys.stdlib_module_names} | {"sparkdl"}
+    modules = [value for value in vars(examination).values() if isinstance(value, type(sys))]
+    assert {module.__name__ for module in modules} <= known
+
+
+# ---- judgement --------------------------------------------------------------------------------------------------
+
+
+def test_tasks_ran_on_all_executors():
+    reports = [report(executor="a"), report(executor="a"), report("two", executor="a")]
+    assert executors_check(reports, [], 2).text == "Python tasks ran on 2 executors: one, two"
+    assert "on 2 executors: one, two, but 3 are registered. Read the logs" in executors_check(reports, [], 3).text
+    errors = ["10.0.0.3: Python 3.10, on the driver 3.11."] * 2
+    assert executors_check(reports, errors, 2).text.startswith(
+        "10.0.0.3: Python 3.10, on the driver 3.11. Read the logs"
+    )
+
+
+def test_versions_differ_by_release_and_not_by_build():
+    other = {"torch": ("2.13.0+cu130", "")}
+    assert versions_check([report(versions=other)], VERSIONS).text == (
+        "Python 3.11, torch 2.13.0+cpu, numpy 2.3.0 on driver and executors"
+    )
+    absent = {"torch": (None, "ImportError: libtorch"), "numpy": ("1.26.0", "")}
+    check = versions_check([report(), report("two", versions=absent), report("two", versions=absent)], VERSIONS)
+    assert check.status == "FAIL"
+    assert check.text.startswith("two has no torch (ImportError: libtorch), numpy 1.26.0, on the driver 2.3.0. Install")
+
+
+def test_gloo():
+    assert gloo_check([report(gloo=(True, ""))]).status == "ok"
+    check = gloo_check([report(gloo=(False, "")), report("two", gloo=(None, "ImportError: torch"))])
+    assert check.text.startswith("one: torch 2.13.0+cpu has no gloo; two: ImportError: torch. Install a torch build")
+
+
+def test_disk():
+    reports = [report(disk=([("/a", 5_000_000_000, "")], "")), report("two", disk=([("/b", 2_000_000_000, "")], ""))]
+    assert (
+        disk_check(reports, 1.0).text == "2 executors can write local files; the least free space is 2.0 GB in two:/b"
+    )
+    assert disk_check(reports, 3.0).text.startswith("two:/b has 2.0 GB free: expected at least 3 GB. Free space")
+    unwritable = disk_check([report(disk=([("/a", 5_000_000_000, "Read-only file system")], ""))], 1.0)
+    assert unwritable.text.startswith("one:/a has 5.0 GB free: Read-only file system. Free space")
+    assert disk_check([report(disk=(None, "ImportError: sparkdl"))], 1.0).text.startswith("one: ImportError: sparkdl.")
+
+
+def test_run_directory():
+    seen = {"run directory": (True, "")}
+    assert run_directory_check([report(**seen)]).status == "ok"
+    check = run_directory_check([report(**seen), report("two", **{"run directory": (False, "")})])
+    assert check.text.startswith("two does not see what the driver wrote there. Set runDir to a directory that all")
+
+
+# ---- probes -----------------------------------------------------------------------------------------------------
+
+
+def test_disks_of_executor(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    ((folder, free, error),) = disks()
+    assert (folder, error) == (str(tmp_path), "")
+    assert free > 0
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    assert disks()[0][2] == "No space left"
+
+
+def test_channel_of_driver():
+    with Channel(lambda event: None) as channel:
+        probe, port = ChannelProbe(channel.endpoint), channel.endpoint.port
+        check = channel_check([report(channel=(probe(), ""))], channel.endpoint, "")
+    assert check.text == f"1 executor can connect to the driver at 127.0.0.1 port {port}"
+    check = channel_check([report(channel=(probe(), ""))], channel.endpoint, "")
+    assert check.text.startswith(f"one cannot connect to the driver, 127.0.0.1 port {port}: [Errno")
+    assert channel_check([], None, "no such address.").status == "FAIL"
