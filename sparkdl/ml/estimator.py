@@ -141,11 +141,12 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         factory = getattr(scheduler, "func", scheduler)
         # A function may make a ReduceLROnPlateau.
         plateau = scheduler is not None and not (isinstance(factory, type) and factory is not ReduceLROnPlateau)
-        compared = self.training().keeps_best(validated=self.getValidationIndicatorCol() is not None)
+        keep_best, validated = self.getKeepBest(), self.getValidationIndicatorCol() is not None
+        compared = self.getPatience() is not None or (validated if keep_best is None else keep_best)
         ignored: dict[str, str] = {}
         if scheduler is None and not in_rounds:
             ignored["schedulerInterval"] = "scheduler"
-        if not (compared or self.getPatience()):
+        if not compared:
             ignored["minDelta"] = "patience and keepBest"
             if in_rounds or not plateau:
                 ignored |= dict.fromkeys(("monitor", "monitorMode"), "patience, keepBest and ReduceLROnPlateau")
@@ -203,7 +204,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             self.getMonitor(),
             self.getMonitorMode(),
         )
-        objective.check_schedule(in_rounds=is_algorithm(self.getStrategy()))
+        strategy = self.getStrategy()
+        if not is_algorithm(strategy) or strategy.uses_optimizer:  # others ignore the scheduler, with a warning
+            objective.check_schedule(in_rounds=is_algorithm(strategy))
         return objective
 
     def training(self) -> Training:

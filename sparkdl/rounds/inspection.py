@@ -50,17 +50,25 @@ class InspectShard:
         note = {"fingerprint": str(fingerprint(shard)), "rows": (shard.rows - validation, validation), "bounds": bounds}
         shard = as_only_shard(shard, self.objective.criterion())
         parts = (shard,) if shard.columns.validation is None else (shard.subset(rows, ()) for rows in shard.split())
-        return {}, note | {"columns": shard.columns, "mass": [part.mass() for part in parts]} | self._try_model(shard)
+        masses = {"columns": shard.columns, "mass": [part.mass() for part in parts]}
+        return {}, note | masses | self._try_model(shard, labelled=self._has_classes(bounds))
 
-    def _try_model(self, shard: Shard) -> dict[str, Any]:
+    def _has_classes(self, bounds: tuple[int, int] | None) -> bool:
+        """Whether the labels are class indices; if not, the driver raises for all shards together."""
+        count = None if self.classes is None else self.classes.count
+        return bounds is None or (bounds[0] >= 0 and (count is None or bounds[1] < count))
+
+    def _try_model(self, shard: Shard, *, labelled: bool) -> dict[str, Any]:
         if not shard.rows:
             return {"inputs": None, "output": None}
         batch = trial_batch(shard, self.transforms)
         with torch.random.fork_rng(devices=[]):
             output, summary = try_model(self.objective.build(), batch, self.kind)
-            if batch.weight and not self.steps:  # else there is no mean, or a step calls the loss in training mode
+            if (
+                labelled and batch.weight and not self.steps
+            ):  # else there is no mean, or a step calls the loss in training mode
                 trained(self.objective.criterion()(output, batch))
-            if shard.columns.validation is not None or self.objective.metrics:
+            if labelled and (shard.columns.validation is not None or self.objective.metrics):
                 try_evaluation(output, batch, self.objective, torch.device("cpu"))
         return summary
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkdl.errors import ClusterUnavailable
 from sparkdl.spark.resources import count_rows, find_slots, registration_wait, setting, wait_for_slots
 
+_MOST = 1 << 20  # rows that are counted; the driver's JVM gets an object for each
 _GPUS = "spark.task.resource.gpu.amount"
 
 
@@ -33,11 +34,12 @@ def choose_workers(
         batch_size: of the global batch.
         device: with ``"cuda"`` slots count only if each task has a GPU of its own.
         least: the smallest gang that may start; default: none. A gang that may grow is as large as the configuration.
-        previous: the workers of the run's newest checkpoint, chosen again unless the configuration has fewer slots.
+        previous: the workers of the run's newest checkpoint, chosen again unless the configuration has fewer slots. A
+            gang that may shrink and grow ignores it.
     """
     spark = rows.sparkSession
     configured = find_slots(spark).ever
-    if previous is not None and (configured is None or previous <= configured):
+    if previous is not None and least is None and (configured is None or previous <= configured):
         return previous
     if device == "cuda" and float(setting(spark, _GPUS) or 0) < 1:
         warnings.warn(
@@ -51,7 +53,9 @@ def choose_workers(
     slots = (now if least is None or configured is None else configured) // concurrent_fits()
     if slots <= 1:
         return least or 1
-    return max(least or 1, count_rows(rows, slots * batch_size) // batch_size)
+    limit = min(slots * batch_size, _MOST)
+    counted = count_rows(rows, limit)
+    return max(least or 1, slots if counted == limit else counted // batch_size)
 
 
 def await_slots(spark: SparkSession) -> None:

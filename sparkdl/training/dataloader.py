@@ -68,8 +68,10 @@ class Rows:
         if not self.shard.rows:
             return {"inputs": None, "output": None}
         batch = trial_batch(self.shard, Transforms(self._collate))
-        target = None if batch.target is None else batch.target.to(self._device)
-        batch = replace(batch, inputs=tuple(column.to(self._device) for column in batch.inputs), target=target)
+        moved = (None if value is None else value.to(self._device) for value in (batch.target, batch.weights))
+        target, weights = moved
+        inputs = tuple(column.to(self._device) for column in batch.inputs)
+        batch = replace(batch, inputs=inputs, target=target, weights=weights)
         output, summary = try_model(module, batch, self._kind)
         if self.validation is not None:
             try_evaluation(output, batch, self._objective, self._device)

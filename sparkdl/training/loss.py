@@ -225,6 +225,8 @@ class _RefuseBroadcasts(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         values, result = _tensors((args, kwargs)), func(*args, **(kwargs or {}))
+        if func in (Tensor.to, Tensor.type_as):  # of the second tensor only the type counts
+            values = _tensors(args[:1])
         outputs = [value for value in values if self._is_output(value)]
         targets = [value for value in values if id(value) in self._targets]
         if outputs and targets:
@@ -235,7 +237,7 @@ class _RefuseBroadcasts(TorchFunctionMode):
         return result
 
     def _is_output(self, value: Tensor) -> bool:
-        return id(value) in self._outputs or (value.requires_grad and id(value) not in self._targets)
+        return id(value) not in self._targets and (value.requires_grad or id(value) in self._outputs)
 
     def _check(self, func: Any, outputs: list[Tensor], targets: list[Tensor], result: Any) -> None:
         rows, sizes = self._rows, [[*value.shape] for value in (outputs[0], targets[0])]

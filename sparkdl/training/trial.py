@@ -18,7 +18,7 @@ from sparkdl.training.loss import shapes
 from sparkdl.training.metrics import MetricAccumulator, open_metrics
 from sparkdl.training.objective import Objective, OutputKind, forward
 
-_ROWS = 2  # of the trial
+_ROWS = 32  # of the trial; a loss may need several, such as the largest few
 _EXPECTED = {
     "estimator": "expected one tensor [B, ...]",
     "classifier": "a classifier's model returns scores [B, classes], [B] or [B, 1]",
@@ -51,14 +51,15 @@ def try_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple
     Raises:
         InvalidInput: scoring would reject the output.
     """
-    was_training, buffers = module.training, [buffer.clone() for buffer in module.buffers()]
+    was_training, before = module.training, {name: buffer.clone() for name, buffer in module.named_buffers()}
     devices = {parameter.device for parameter in module.parameters() if parameter.is_cuda}
     with torch.random.fork_rng(devices=sorted(devices, key=str)):
         output = forward(module.eval(), batch.inputs)
     module.train(was_training)
-    with torch.no_grad():  # some models count their calls
-        for buffer, before in zip(module.buffers(), buffers, strict=True):
-            buffer.copy_(before)
+    with torch.no_grad():  # some models count their calls; a buffer that a first call makes or resizes stays
+        for name, buffer in module.named_buffers():
+            if name in before and before[name].shape == buffer.shape:
+                buffer.copy_(before[name])
     if kind is not None:
         check_output(output, batch.rows, kind)
     shape = list(output.shape[1:]) if isinstance(output, Tensor) else None
@@ -68,11 +69,9 @@ def try_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple
 def try_evaluation(output: Any, batch: Batch, objective: Objective, device: torch.device) -> None:
     """Evaluate the trial's output by loss and metrics, as validation does; raises as they do."""
     if batch.weight:
-        criterion, meter = (
-            objective.criterion(device),
-            MetricAccumulator(device, open_metrics(objective.metrics, device)),
-        )
-        with torch.no_grad():
+        criterion = objective.criterion(device)
+        meter = MetricAccumulator(device, open_metrics(objective.metrics, device))
+        with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             meter.add(criterion(output, batch), batch.weight, *criterion.arguments(output, batch))
 
 

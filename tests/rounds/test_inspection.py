@@ -73,4 +73,4 @@ def test_loss_is_called_with_first_row_of_positive_weight():
 
     for shard in data(WEIGHED, [0.0, 3.0, 0.0, 1.0], [0, 1, 0, 2]).shards():
         InspectShard(Objective(partial(nn.Linear, 3, 3), loss)).map({}, shard)
-    assert called == [[2, 1], [2, 1]]
+    assert called == [[2, 1, 0, 0], [2, 1, 0, 0]]

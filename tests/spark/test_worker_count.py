@@ -32,6 +32,7 @@ def test_fits_of_nested_pools_are_multiplied() -> None:
         (0, {"previous": 2}, 2),
         (60, {"previous": 3}, 2),  # which the cluster cannot have again
         (0, {"least": 2}, 2),
+        (60, {"least": 1, "previous": 1}, 2),  # the gang had shrunk
     ],
 )
 def test_all_slots_but_no_more_than_batches(spark: Any, rows: int, settings: dict[str, int], expected: int) -> None:
@@ -59,6 +60,11 @@ def test_configured_slots_are_awaited_while_the_application_begins(spark: Any, m
     )
     assert [choose_workers(spark.range(900), 30, least=least) for least in (None, 2)] == [2, 8]
     assert awaited == [(8, 7.0)] * 2
+
+
+def test_many_rows_are_not_counted_to_the_end(spark: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(worker_count, "_MOST", 50)
+    assert [choose_workers(spark.range(rows), 30) for rows in (40, 50)] == [1, 2]
 
 
 def test_fits_of_a_pool_share_the_slots(spark: Any) -> None:

@@ -87,6 +87,8 @@ def test_losses_got_a_squeezed_output() -> None:
         lambda output, target: F.mse_loss(output, torch.log1p(target)),
         lambda output, target: F.l1_loss(output, (target - torch.tensor(0.5)) / torch.tensor(2.0)),
         lambda output, target: F.mse_loss(output.sigmoid(), target.float()),
+        lambda output, target: F.mse_loss(output, target.type_as(output)),
+        lambda output, target: ((target.to(output) - output) ** 2).mean(),
         F.multilabel_soft_margin_loss,
     ],
 )
@@ -176,13 +178,19 @@ def test_losses_and_metrics_failed_after_the_first_epoch(run, tmp_path) -> None:
     with pytest.raises((InvalidInput, WorkerFailed), match="the loss raised IndexError"):
         run(alone, validated)
     with pytest.raises(
-        InvalidInput, match=r"the metric 'squares' raised .* the output \[2, 1\] float32 and the target \[2\]"
+        InvalidInput, match=r"the metric 'squares' raised .* the output \[12, 1\] float32 and the target \[12\]"
     ):
         run(measured, validated)
     assert not mark.exists()
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_losses_of_the_largest_few_failed_on_a_trial_of_two_rows() -> None:
+    largest = lambda output, target: ((output[:, 0] - target) ** 2).topk(3).values.mean()  # noqa: E731
+    validated = replace(COLUMNS, validation=InputColumn("late", "bool"))
+    assert len(fit(Objective(LINE, largest), validated, batch_size=6).history) == 2
 
 
 class Twofold(nn.Linear):
@@ -207,10 +215,10 @@ def first(output: Any, target: Tensor) -> Tensor:
         (
             "estimator",
             partial(Twofold, alone=False),
-            r"returned \(\[2, 1\] float32, \[2, 3\] float32\) .* if self.training",
+            r"returned \(\[12, 1\] float32, \[12, 3\] float32\) .* if self.training",
         ),
-        ("regressor", partial(nn.Linear, 3, 2), r"returned \[2, 2\] float32 for 2 rows; a regressor's model returns"),
-        ("classifier", lambda: nn.Unflatten(1, (3, 1)), r"returned \[2, 3, 1\] float32 .* \[B, classes\]"),
+        ("regressor", partial(nn.Linear, 3, 2), r"returned \[12, 2\] float32 for 12 rows; a regressor's model returns"),
+        ("classifier", lambda: nn.Unflatten(1, (3, 1)), r"returned \[12, 3, 1\] float32 .* \[B, classes\]"),
     ],
 )
 @pytest.mark.parametrize("run", [fit, rounds])
@@ -282,7 +290,21 @@ class Counts(nn.Linear):
         return output if self.graph or self.training else output.detach()
 
 
+class Caches(nn.Linear):
+    """Makes a buffer in its first call."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 1)
+        self.register_buffer("mask", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mask is None:
+            self.mask = torch.ones(3)
+        return super().forward(x * self.mask)
+
+
 def test_trial_changed_the_model() -> None:
+    assert fit(Objective(Caches, nn.MSELoss())).report["output"] == [1]
     assert float(buffers_of(fit(Objective(Counts, nn.MSELoss())), Counts())["calls"]) == 2 * ROWS / 4
 
 

@@ -44,6 +44,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
+from sparkdl.ml.persistence.registry import Versions
 from sparkdl.spark.jvm import forwarding_sigterm, qualify
 from sparkdl.spark.warm_up import warm_up
 
@@ -102,6 +103,7 @@ def etl_train(
         raise InvalidInput(f"refused_exit_code is {refused_exit_code}; expected an exit code, from 0 to 255.")
     steps: dict[str, Any] = {"data": data, "stages": stages, "evaluator": evaluator, "score": score}
     steps |= {"clean": clean or Clean(), "split": split or Split(), "gate": gate or Gate()}
+    steps["gate"].all_metrics(evaluator)  # raises for two metrics of one name
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         if check:
             print(validate(spark, name, **steps))
@@ -111,6 +113,8 @@ def etl_train(
         done = None if redo else Ledger.done(folder)
         if done is not None:
             print(f"{name} is finished" + ("" if done["configuration"] == identity else ", by another configuration"))
+            if force:
+                done = publish(done, Versions(base), folder)
         else:
             warm_up(spark)
             ledger = Ledger.open(folder, identity)
@@ -123,6 +127,22 @@ def etl_train(
         refused = Refused(f"the model of {name} is not published; {done['current'] or 'none'} is in use.")
         refused.code = refused_exit_code
         raise refused
+
+
+def publish(done: dict[str, Any], versions: Versions, folder: str) -> dict[str, Any]:
+    """Publish the version of a finished run that passed, if a later date's was in use; return the run's result.
+
+    Raises:
+        InvalidInput: the version is deleted.
+    """
+    if done["published"] or not done["passed"]:
+        return done
+    if not versions.is_complete(done["version"]):
+        raise InvalidInput(f"the version {done['version']} is deleted; --redo trains it again.")
+    ledger = Ledger.open(folder, done["configuration"])
+    versions.publish(done["version"])
+    ledger.close({**done, "published": True})
+    return {**done, "published": True}
 
 
 def fingerprint(configuration: str) -> str:

@@ -10,6 +10,7 @@ from sparkdl.cli.data import Data
 from sparkdl.errors import InvalidInput
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_DATED = re.compile(r"\d{4}-\d{2}-\d{2}(\.|$)")  # the names of runs with dates begin so
 _VERSION = r"-[0-9a-f]{12}-\d{4,}-[0-9a-f]{8}"  # configuration, number and writer of a run
 
 
@@ -35,6 +36,8 @@ class RunName:
             raise InvalidInput(f"date is {day!r}; expected one as 2026-11-22.") from error
         if run_id is not None and not _ID.fullmatch(run_id):
             raise InvalidInput(f"run_id is {run_id!r}; expected letters, digits and any of . _ + - after the first.")
+        if run_id is not None and _DATED.match(run_id):
+            raise InvalidInput(f"run_id is {run_id!r}, which begins with a date; set date, and run_id without it.")
         return RunName(parsed, run_id)
 
     def __str__(self) -> str:

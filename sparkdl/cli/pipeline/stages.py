@@ -99,7 +99,11 @@ class PipelineRun:
         judged = stage(
             "gate", lambda: self.evaluate(name, held_out["path"]), lambda judged: over or judged["version"] == name
         )
-        result = stage("publish", lambda: self._publish(judged, held_out["path"]))
+        result = stage(
+            "publish",
+            lambda: self._publish(judged, held_out["path"]),
+            lambda result: result["published"] or not (self.force and result["passed"]),
+        )
         scores = None if self.score is None else stage("score", self.score_rows)
         return {**result, "run": str(self.name), "scores": scores, "configuration": self.ledger.configuration}
 
@@ -176,7 +180,7 @@ class PipelineRun:
         while judged["passed"] and self.versions.current() not in (judged["current"], version):
             # Another run has published since; compare with its model.
             judged = self.evaluate(version, path)
-        published = judged["passed"] and (self.force or not self._later(judged["current"]))
+        published = judged["passed"] and (self.force or not self._later(self.versions.current()))
         if published:
             self.ledger.check()
             self.versions.publish(version)

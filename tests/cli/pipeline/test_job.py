@@ -19,6 +19,7 @@ from tests.training.test_digits import finish, submit
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
 
+BINARY = "pyspark.ml.evaluation.BinaryClassificationEvaluator"
 KILLER = """
 import os
 import signal
@@ -128,6 +129,8 @@ def test_corrected_rows_are_read_again(small):
         (["--date", "yesterday"], 2, "date is 'yesterday'; expected one as 2026-11-22"),
         (["--keep", "0"], 2, "keep is 0; expected a number of versions"),
         (["--run-id", "a:b"], 2, "run_id is 'a:b'; expected letters, digits"),
+        (["--run-id", "2026-11-22.8"], 2, "run_id is '2026-11-22.8', which begins with a date"),
+        (["--gate.metrics", f"{{areaUnderROC: {{evaluator: {BINARY}}}}}"], 2, "the name of the evaluator's metric"),
         (["--refused-exit-code", "300"], 2, "refused_exit_code is 300; expected an exit code"),
     ],
 )
