@@ -23,10 +23,10 @@ MODULE = "on_the_driver_alone"
 
 
 class Fails(nn.Linear):
-    """Raises on the worker that has a row above 100."""
+    """Raises in training on the worker that has a row above 100; the trial before it runs in evaluation mode."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.max() > 100:
+        if self.training and x.max() > 100:
             raise LookupError("no such sample")
         return super().forward(x)
 

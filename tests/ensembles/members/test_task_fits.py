@@ -81,7 +81,7 @@ def test_members_equal_single_fits_in_any_partitions_and_order(frame):
         assert same(model, alone)
         assert [row["loss"] for row in model.history] == [row["loss"] for row in alone.history]
         assert (model.report["rows"], model.report["workers"]) == (ROWS, [1])
-        assert set(alone.report) - set(model.report) <= {"rows_by_rank", "skew", *WATCHED}
+        assert set(alone.report) - set(model.report) <= {"rows_by_rank", "skew", "startup_seconds", *WATCHED}
     assert not same(*found.models[:2])
     assert [model._kind for model in found.models] == [*("classifier", "classifier", "regressor", "classifier")]
     assert (found.trained, found.restored, found.indices) == ([0, 1, 2, 3], [], [0, 1, 3, 2])
