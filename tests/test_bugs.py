@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -18,13 +19,14 @@ from pyspark.errors import PySparkException
 from torch import nn
 
 from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.failure import Failure
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, meet
-from sparkdl.cluster.group.world import World
+from sparkdl.cluster.group.world import World, is_peer_failure
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, SparkdlError, WorkerFailed, WorkerLost
+from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, SparkdlError, Stopped, WorkerFailed, WorkerLost
 from sparkdl.ml.persistence.param_values import allowed_types
 from sparkdl.ml.run import Run
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
@@ -34,6 +36,7 @@ from sparkdl.rounds.local_solvers import ConjugateGradient
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import flatten
 from sparkdl.spark.cluster import SparkCluster, _explained, _FailureListener
+from sparkdl.spark.job_watch import JobWatch
 from sparkdl.telemetry.event import Event
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.objective import Objective
@@ -252,3 +255,29 @@ def test_failed_query_turned_logs_of_later_tests_into_json(query_failed, caplog)
     logging.getLogger("sparkdl.tests").warning("as it is")
     assert "as it is\n" in caplog.text
     assert '"msg"' not in caplog.text
+
+
+def test_errors_of_the_user_counted_as_a_peer_of_gloo() -> None:
+    # Their driver then raised another worker's error, or none that named the cause.
+    assert not is_peer_failure(RuntimeError("Timed out waiting for the feature store"))
+    assert is_peer_failure(
+        RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+    )
+
+
+def test_workers_read_the_shards_of_all_one_by_one() -> None:
+    # With n workers, rank 0 answered n * n requests.
+    asked: list[list[str]] = []
+    store = SimpleNamespace(set=lambda *_: None, multi_get=lambda keys: asked.append(keys) or [b"{}"] * len(keys))
+    assert World(2, 3, store=store).all_gather_json("shards", {}) == [{}, {}, {}]
+    assert asked == [["shards/0", "shards/1", "shards/2"]]
+
+
+def test_cancellation_waited_for_the_job_within_its_lock() -> None:
+    tags: list[str] = []
+    session = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobsWithTag=tags.append))
+    watch: Any = JobWatch(session, "run", 2, timeout=1.0, report=lambda *_: None)  # type: ignore[arg-type]
+    token = CancellationToken()
+    with token.stopping(watch.cancel):
+        token.end(Stopped("enough"))  # the job's state cannot be asked for
+    assert (tags, watch.cancelled) == (["run"], True)

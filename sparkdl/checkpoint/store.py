@@ -218,6 +218,13 @@ class Checkpoints:
         committed = (name for name in reversed(self.names()) if self.folder.exists(f"{name}/{MANIFEST}"))
         return next((name.epoch for name in committed), 0)
 
+    def world_size(self) -> int | None:
+        """Workers, or shards, of the newest checkpoint with an intact manifest, of any run; None if there is none."""
+        for name in reversed(self.names()):
+            with suppress(CheckpointDamaged, InvalidInput):  # ``latest`` reports them
+                return self._manifest(str(name))[1].world_size
+        return None
+
     def open(self, name: str) -> Reader:
         """Open a committed checkpoint; its shards are verified when read.
 
@@ -225,19 +232,22 @@ class Checkpoints:
             CheckpointDamaged: it is not committed, or its manifest is damaged.
             InvalidInput: it belongs to another run, or another version of sparkdl wrote it.
         """
+        folder, manifest = self._manifest(name)
+        self.attempts.check_run(manifest.run)
+        if manifest.name != name:
+            raise damage(folder, f"it has the manifest of {manifest.name}")
+        return Reader(folder, manifest)
+
+    def _manifest(self, name: str) -> tuple[Folder, Manifest]:
         folder = Folder(self.folder.system, self.folder.at(str(_parse(name))))
         try:
-            manifest = Manifest.from_bytes(folder.read(MANIFEST))
+            return folder, Manifest.from_bytes(folder.read(MANIFEST))
         except FileNotFoundError as error:
             raise damage(folder, "it has no manifest: its writer did not finish") from error
         except InvalidInput as error:
             raise InvalidInput(f"checkpoint {folder.path} cannot be used: {error.message}") from error
         except CheckpointDamaged as error:
             raise damage(folder, error.message) from error
-        self.attempts.check_run(manifest.run)
-        if manifest.name != name:
-            raise damage(folder, f"it has the manifest of {manifest.name}")
-        return Reader(folder, manifest)
 
     def _complete(self, name: str) -> Reader:
         reader = self.open(name)

@@ -10,7 +10,6 @@ that define the model.
 from __future__ import annotations
 
 import json
-from math import isfinite
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -43,7 +42,5 @@ def evaluate(
         print(measured.text())
         if output is not None:
             figures: dict[str, Any] = {"model": model, "label": label, **measured.figures()}
-            unknown = {name for name, value in figures.items() if isinstance(value, float) and not isfinite(value)}
-            figures |= dict.fromkeys(unknown)  # JSON has neither NaN nor infinity
-            files.write(qualify(spark, output), json.dumps(figures, indent=2).encode())
+            files.write(qualify(spark, output), json.dumps(evaluation.finite(figures), indent=2).encode())
             print(f"wrote {output}")

@@ -126,6 +126,13 @@ class Numbers:
         return f"root mean squared error {self.rmse:.4g} ({self.rows} rows)\nmean absolute error {self.mae:.4g}{r2}"
 
 
+def finite(figures: Any) -> Any:
+    """Nested figures with None in place of NaN and infinity, which JSON lacks."""
+    if isinstance(figures, dict):
+        return {name: finite(value) for name, value in figures.items()}
+    return None if isinstance(figures, float) and not math.isfinite(figures) else figures
+
+
 def check_label(rows: DataFrame, label: str) -> None:
     """Raise ``InvalidInput`` if the label column is missing or not numeric."""
     if label not in rows.columns:

@@ -15,7 +15,7 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.training.dataloader import check_split
-from sparkdl.training.labels import Classes, check_bounds, label_bounds
+from sparkdl.training.labels import Classes, are_classes, check_bounds, label_bounds
 from sparkdl.training.objective import Objective, OutputKind, trained
 from sparkdl.training.trial import trial_batch, try_evaluation, try_model
 
@@ -51,12 +51,9 @@ class InspectShard:
         shard = as_only_shard(shard, self.objective.criterion())
         parts = (shard,) if shard.columns.validation is None else (shard.subset(rows, ()) for rows in shard.split())
         masses = {"columns": shard.columns, "mass": [part.mass() for part in parts]}
-        return {}, note | masses | self._try_model(shard, labelled=self._has_classes(bounds))
-
-    def _has_classes(self, bounds: tuple[int, int] | None) -> bool:
-        """Whether the labels are class indices; if not, the driver raises for all shards together."""
-        count = None if self.classes is None else self.classes.count
-        return bounds is None or (bounds[0] >= 0 and (count is None or bounds[1] < count))
+        # Of labels that are no classes, the driver raises for all shards together.
+        labelled = self.classes is None or are_classes(bounds, self.classes)
+        return {}, note | masses | self._try_model(shard, labelled=labelled)
 
     def _try_model(self, shard: Shard, *, labelled: bool) -> dict[str, Any]:
         if not shard.rows:
@@ -64,9 +61,8 @@ class InspectShard:
         batch = trial_batch(shard, self.transforms)
         with torch.random.fork_rng(devices=[]):
             output, summary = try_model(self.objective.build(), batch, self.kind)
-            if (
-                labelled and batch.weight and not self.steps
-            ):  # else there is no mean, or a step calls the loss in training mode
+            # Without weight there is no mean, and steps call the loss in training mode.
+            if labelled and batch.weight and not self.steps:
                 trained(self.objective.criterion()(output, batch))
             if labelled and (shard.columns.validation is not None or self.objective.metrics):
                 try_evaluation(output, batch, self.objective, torch.device("cpu"))

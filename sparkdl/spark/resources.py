@@ -128,8 +128,8 @@ def _most(spark: SparkSession, now: int) -> int | None:
     if master.startswith("local"):
         return now  # local mode has all slots from the start
     if cores := number("spark.cores.max"):
-        each = number("spark.executor.cores")
-        return cores // each * slots(each) if each and slots(each) < each // cpus else cores // cpus
+        each = number("spark.executor.cores")  # by default an executor has all cores of its host
+        return cores // each * slots(each) if each else cores // cpus
     if not (setting(spark, "spark.executor.instances") and setting(spark, "spark.executor.cores")):
         return None
     return number("spark.executor.instances") * slots(number("spark.executor.cores"))

@@ -100,7 +100,7 @@ def with_startup(report: Mapping[str, Any]) -> dict[str, Any]:
     startup = max(0.0, seconds - max(sum(spent.values()) for spent in phases))
     share, words = startup / max(seconds, 1e-9), report["verdict"]
     if share >= BOUND:
-        words = f"Start-up: {share:.0%} of the {seconds:.1f} s of this fit are none of its steps. In the steps: {words}"
+        words = f"Start-up takes {share:.0%} of this fit's {seconds:.1f} s. In the steps: {words}"
     return {**report, "startup_seconds": startup, "verdict": words}
 
 

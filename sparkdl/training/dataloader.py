@@ -72,9 +72,10 @@ class Rows:
         target, weights = moved
         inputs = tuple(column.to(self._device) for column in batch.inputs)
         batch = replace(batch, inputs=inputs, target=target, weights=weights)
-        output, summary = try_model(module, batch, self._kind)
-        if self.validation is not None:
-            try_evaluation(output, batch, self._objective, self._device)
+        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
+            output, summary = try_model(module, batch, self._kind)
+            if self.validation is not None:
+                try_evaluation(output, batch, self._objective, self._device)
         return summary
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:

@@ -33,6 +33,11 @@ def label_bounds(shard: Shard, classes: Classes) -> tuple[int, int] | None:
     return (min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else None
 
 
+def are_classes(bounds: tuple[int, int] | None, classes: Classes) -> bool:
+    """Whether labels with these bounds are class indices; without labels they are."""
+    return bounds is None or (bounds[0] >= 0 and (classes.count is None or bounds[1] < classes.count))
+
+
 def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, classes: Classes) -> None:
     """Raise InvalidInput if a label is below 0 or too large, or if all are equal; by ``label_bounds`` of each shard."""
     target, pairs = columns.target, [pair for pair in bounds if pair is not None]
@@ -40,7 +45,7 @@ def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, cla
         return
     least, most = min(low for low, _ in pairs), max(high for _, high in pairs)
     count = classes.count
-    if least < 0 or (count is not None and most >= count):
+    if not are_classes((least, most), classes):
         end = "" if count is None else f" to {count - 1}, since there are {count} classes"
         raise InvalidInput(
             f"label column {target.name!r} holds {least if least < 0 else most}; expected class indices from 0{end}. "

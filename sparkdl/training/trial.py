@@ -1,4 +1,4 @@
-"""A trial of the model before the first step, on a few rows: nobody trains a model that cannot be scored."""
+"""Tries the model on a few rows before the first step, and refuses a model that ``transform`` could not score."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def try_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple
     """Run the model on a few rows in evaluation mode, as scoring does.
 
     Args:
-        module: its mode and its buffers are restored, and no random number of the training is drawn.
+        module: its mode and its buffers are restored; the caller restores the random state.
         batch: at least one row.
         kind: the output that scoring needs; None accepts any.
 
@@ -52,9 +52,7 @@ def try_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple
         InvalidInput: scoring would reject the output.
     """
     was_training, before = module.training, {name: buffer.clone() for name, buffer in module.named_buffers()}
-    devices = {parameter.device for parameter in module.parameters() if parameter.is_cuda}
-    with torch.random.fork_rng(devices=sorted(devices, key=str)):
-        output = forward(module.eval(), batch.inputs)
+    output = forward(module.eval(), batch.inputs)
     module.train(was_training)
     with torch.no_grad():  # some models count their calls; a buffer that a first call makes or resizes stays
         for name, buffer in module.named_buffers():
@@ -71,7 +69,7 @@ def try_evaluation(output: Any, batch: Batch, objective: Objective, device: torc
     if batch.weight:
         criterion = objective.criterion(device)
         meter = MetricAccumulator(device, open_metrics(objective.metrics, device))
-        with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with torch.no_grad():
             meter.add(criterion(output, batch), batch.weight, *criterion.arguments(output, batch))
 
 

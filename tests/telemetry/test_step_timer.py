@@ -147,7 +147,9 @@ def test_wait_for_slowest_rank_is_not_exchange_bound() -> None:
     assert "others wait up to 64% of their time" in text
 
 
-@pytest.mark.parametrize(("seconds", "prefix"), [(50.0, "Start-up: 80% of the 50.0 s of this fit"), (12.0, "")])
+@pytest.mark.parametrize(
+    ("seconds", "prefix"), [(50.0, "Start-up takes 80% of this fit's 50.0 s. In the steps: "), (12.0, "")]
+)
 def test_verdict_names_a_large_share_of_startup(seconds, prefix) -> None:
     summary = spending([EVEN, EVEN])
     report = with_startup({"seconds": seconds, **summary})

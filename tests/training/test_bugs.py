@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import MeanSquaredError
 
-from sparkdl.cluster.cancellation import CancellationToken
-from sparkdl.cluster.group.world import World, is_peer_failure
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.errors import InvalidInput, Stopped, WorkerFailed
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.weights import unpack
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
-from sparkdl.spark.job_watch import JobWatch
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 
@@ -342,14 +338,6 @@ def test_fractions_marked_validation_rows() -> None:
         fit(Objective(LINE, nn.MSELoss()), halves)
 
 
-def test_errors_of_the_user_counted_as_a_peer_of_gloo() -> None:
-    # Their driver then raised another worker's error, or none that named the cause.
-    assert not is_peer_failure(RuntimeError("Timed out waiting for the feature store"))
-    assert is_peer_failure(
-        RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
-    )
-
-
 def test_gang_put_imports_back_into_garbage_collection() -> None:
     # A Python worker exempts its imports for ever; the end of a gang undid it.
     gc.freeze()
@@ -360,21 +348,3 @@ def test_gang_put_imports_back_into_garbage_collection() -> None:
         gc.unfreeze()
     fit(Objective(LINE, nn.MSELoss()))
     assert not gc.get_freeze_count()
-
-
-def test_workers_read_the_shards_of_all_one_by_one() -> None:
-    # With n workers, rank 0 answered n * n requests.
-    asked: list[list[str]] = []
-    store = SimpleNamespace(set=lambda *_: None, multi_get=lambda keys: asked.append(keys) or [b"{}"] * len(keys))
-    assert World(2, 3, store=store).all_gather_json("shards", {}) == [{}, {}, {}]
-    assert asked == [["shards/0", "shards/1", "shards/2"]]
-
-
-def test_cancellation_waited_for_the_job_within_its_lock() -> None:
-    tags: list[str] = []
-    session = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobsWithTag=tags.append))
-    watch: Any = JobWatch(session, "run", 2, timeout=1.0, report=lambda *_: None)  # type: ignore[arg-type]
-    token = CancellationToken()
-    with token.stopping(watch.cancel):
-        token.end(Stopped("enough"))  # the job's state cannot be asked for
-    assert (tags, watch.cancelled) == (["run"], True)

@@ -1,9 +1,8 @@
-"""Validates a run without running it: configuration, columns and slots. Spark reads schemas, and no rows."""
+"""Validates a run without running it: configuration, columns and slots. Spark reads rows only to infer a schema."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import Evaluator
@@ -27,7 +26,7 @@ from sparkdl.ml.params import PredictionParams
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.columns import select_columns
 from sparkdl.spark.jvm import transformed_schema
-from sparkdl.spark.resources import check, check_setting
+from sparkdl.spark.resources import check
 
 
 def validate(
@@ -57,10 +56,12 @@ def validate(
         if score is not None:
             clean(name.fill(score.data).read(spark), labelled=False)
         outputs = _outputs(stages, spark.createDataFrame([], rows.schema))
+    valid = f"{name} is valid: {len(rows.columns)} columns, {len(stages)} stages"
+    if outputs is None:
+        return f"{valid}; the columns after a stage in Python are unknown"
     for metric in gate.all_metrics(evaluator).values():
-        _check_evaluator(metric.evaluator, outputs)
-    unknown = "" if outputs is not None else "; the columns after a stage in Python are unknown"
-    return f"{name} is valid: {len(rows.columns)} columns, {len(stages)} stages{unknown}"
+        _check_evaluator(metric.evaluator, outputs.columns)
+    return valid
 
 
 def _outputs(stages: Sequence[Params], rows: DataFrame) -> DataFrame | None:
@@ -94,21 +95,17 @@ def _check_estimator(estimator: DistributedEstimator, rows: DataFrame) -> None:
     """Check settings, columns and slots, as a fit does."""
     select_columns(rows, estimator.read_columns())
     estimator.training()
-    spark, workers, allowed = rows.sparkSession, estimator.getNumWorkers(), estimator.getAllowUnencrypted()
-    if is_algorithm(estimator.getStrategy()):
-        return
-    if workers is None:
-        check_setting(spark, allow_unencrypted=allowed)
-    else:
-        check(spark, workers, allow_unencrypted=allowed)
+    if not is_algorithm(estimator.getStrategy()):
+        workers = estimator.getNumWorkers() or estimator.getMinWorkers() or 1
+        check(rows.sparkSession, workers, allow_unencrypted=estimator.getAllowUnencrypted())
 
 
-def _check_evaluator(evaluator: Evaluator, rows: DataFrame | None) -> None:
+def _check_evaluator(evaluator: Evaluator, columns: Sequence[str]) -> None:
     """Check that the columns that an evaluator's Params name exist."""
-    for param in evaluator.params if rows is not None else ():
-        value: Any = evaluator.getOrDefault(param) if evaluator.isDefined(param) else None
-        if rows is not None and param.name.endswith("Col") and value and value not in rows.columns:
+    for param in filter(evaluator.isDefined, evaluator.params):
+        value = evaluator.getOrDefault(param)
+        if param.name.endswith("Col") and value and value not in columns:
             raise InvalidInput(
                 f"{param.name} of {type(evaluator).__name__} is {value!r}; after the stages the rows have "
-                f"{', '.join(rows.columns)}."
+                f"{', '.join(columns)}."
             )

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from typing import Any
 
 import yaml
@@ -42,6 +41,7 @@ from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.cli.pipeline.stages import PipelineRun
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.ml.evaluation import finite
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.registry import Versions
@@ -122,7 +122,7 @@ def etl_train(
                 ledger.restart()
             done = PipelineRun(spark, name, base, ledger, **steps, warm_start=warm_start, force=force).finish(keep)
     print(summary(done))
-    print(json.dumps(_as_json(done)))
+    print(json.dumps(finite(done)))
     if not done["passed"]:
         refused = Refused(f"the model of {name} is not published; {done['current'] or 'none'} is in use.")
         refused.code = refused_exit_code
@@ -175,10 +175,3 @@ def summary(done: dict[str, Any]) -> str:
     if scores is None or scores["version"] is None:
         return text
     return f"{text}\n{scores['rows']} rows scored by {scores['version']}: {scores['path']}"
-
-
-def _as_json(value: Any) -> Any:
-    """The value with None in place of NaN and infinity, which JSON has not."""
-    if isinstance(value, dict):
-        return {name: _as_json(item) for name, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -146,13 +146,8 @@ class PipelineRun:
             self.ledger.forget("etl")  # corrected raw rows must be read again
             raise
         self.ledger.check()  # a later run deletes unfinished files of an earlier one
-        day = self.name.day
-        about = {
-            "run": str(self.name),
-            "date": day and str(day),
-            "rows": path,
-            "start": start if warm != placed else None,
-        }
+        date = None if self.name.day is None else str(self.name.day)
+        about = {"run": str(self.name), "date": date, "rows": path, "start": start if warm != placed else None}
         self.versions.complete(self._version, about)
         return {"version": self._version}
 
@@ -162,7 +157,7 @@ class PipelineRun:
             return stage
         if stage.isDefined("runDir") and stage.getOrDefault("runDir") is not None:
             kind = type(stage).__name__
-            warnings.warn(f"runDir of the {kind} is ignored: the pipeline sets one for each date.", stacklevel=2)
+            warnings.warn(f"runDir of the {kind} is ignored: the pipeline sets one for each run.", stacklevel=2)
         return _with(stage, "runDir", self._path(name))
 
     def evaluate(self, version: str, path: str) -> dict[str, Any]:

@@ -36,14 +36,14 @@ INTERFACE = "Set spark.sparkdl.network to an interface that connects the hosts a
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of a worker: its host, and the address that others dial, or the error of finding one."""
+class WorkerAddress:
+    """The host of a worker and the address that others dial, or the error if there is no such address."""
 
     host: str
     address: str = ""
     interface: str = ""
     port: int = 0
-    trouble: str = ""
+    error: str = ""
 
     def __str__(self) -> str:
         return f"{self.host} ({self.address}, {self.interface or 'no interface'})"
@@ -56,9 +56,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Connected:
-    """The report of a worker: its place, and for each rank that it could not connect to the error."""
+    """The report of a worker: its address, and an error for each rank that it cannot reach."""
 
-    place: Place
+    worker: WorkerAddress
     errors: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -70,7 +70,7 @@ class ConnectionTask:
     size: int  # workers
     peers: tuple[str, ...]  # the cluster's addresses of all executors
     network: str | None  # as ``spark.sparkdl.network``
-    begin: Endpoint  # of the driver, where workers exchange their places
+    begin: Endpoint  # of the driver, where workers exchange their addresses
     end: Endpoint  # of the driver, where workers wait for each other
     timeout: float  # seconds until a wait for the other workers ends
 
@@ -78,25 +78,27 @@ class ConnectionTask:
         """Yield the rank and the report of this worker."""
         deque(rows, maxlen=0)
         with ExitStack() as stack:
-            place = self._listening(stack)
-            places = [Place(**json.loads(line)) for line in self._exchange(self.begin, json.dumps(vars(place)))]
-            errors = connect(places, self.rank)
+            worker = self._listening(stack)
+            workers = [
+                WorkerAddress(**json.loads(line)) for line in self._exchange(self.begin, json.dumps(vars(worker)))
+            ]
+            errors = connect(workers, self.rank)
             self._exchange(self.end, "connected")  # until all have connected
-        yield self.rank, Connected(place, errors)
+        yield self.rank, Connected(worker, errors)
 
     def _exchange(self, endpoint: Endpoint, line: str) -> Sequence[str]:
         return Rendezvous(DriverExchange(endpoint, self.rank, self.size, absent), self.timeout)(line)
 
-    def _listening(self, stack: ExitStack) -> Place:
+    def _listening(self, stack: ExitStack) -> WorkerAddress:
         host, (task,) = socket.gethostname(), BarrierTaskContext.get().getTaskInfos()
         try:
             address = worker_address(0, [task.address, *self.peers], override=self.network)
             listening = stack.enter_context(listen(address))
         except InvalidInput as error:
-            return Place(host, trouble=error.message)
+            return WorkerAddress(host, error=error.message)
         except OSError as error:
-            return Place(host, trouble=f"cannot listen on its address: {error}")
-        return Place(host, address, interface_of(address) or "", listening.getsockname()[1])
+            return WorkerAddress(host, error=f"cannot listen on its address: {error}")
+        return WorkerAddress(host, address, interface_of(address) or "", listening.getsockname()[1])
 
 
 def absent(line: str) -> Sequence[str]:
@@ -104,25 +106,25 @@ def absent(line: str) -> Sequence[str]:
     raise PeerLost("some workers did not reach the driver in time")
 
 
-def representatives(places: Sequence[Place]) -> list[int]:
+def representatives(workers: Sequence[WorkerAddress]) -> list[int]:
     """The first rank of each host and address; workers without an address have none."""
     first: dict[tuple[str, str], int] = {}
-    for rank, place in enumerate(places):
-        if not place.trouble:
-            first.setdefault((place.host, place.address), rank)
+    for rank, worker in enumerate(workers):
+        if not worker.error:
+            first.setdefault((worker.host, worker.address), rank)
     return [*first.values()]
 
 
-def connect(places: Sequence[Place], rank: int, seconds: float = CONNECT) -> dict[int, str]:
+def connect(workers: Sequence[WorkerAddress], rank: int, seconds: float = CONNECT) -> dict[int, str]:
     """Connect to the representatives of the other addresses, and return the error of each that cannot be reached."""
-    ranks = representatives(places)
+    ranks = representatives(workers)
     others = [other for other in ranks if other != rank] if rank in ranks else []
     if not others:
         return {}
 
     def error(other: int) -> str:
         try:
-            socket.create_connection((places[other].address, places[other].port), seconds).close()
+            socket.create_connection((workers[other].address, workers[other].port), seconds).close()
         except TimeoutError:
             return f"no answer within {seconds:g} s"
         except OSError as error:
@@ -133,37 +135,37 @@ def connect(places: Sequence[Place], rank: int, seconds: float = CONNECT) -> dic
         return {other: text for other, text in zip(others, pool.map(error, others), strict=True) if text}
 
 
-def interface_check(places: Sequence[Place]) -> Check:
+def interface_check(workers: Sequence[WorkerAddress]) -> Check:
     """Whether every worker has an address that other hosts can dial."""
-    several = len({place.host for place in places}) > 1
-    findings = [f"{place.host}: {place.trouble.rstrip('.')}" for place in places if place.trouble]
+    several = len({worker.host for worker in workers}) > 1
+    findings = [f"{worker.host}: {worker.error.rstrip('.')}" for worker in workers if worker.error]
     if several:
-        findings += [f"{place}: other hosts cannot reach a loopback address" for place in places if place.loopback]
-    used = [str(place) for place in places]
+        findings += [f"{worker}: other hosts cannot reach a loopback address" for worker in workers if worker.loopback]
+    used = [str(worker) for worker in workers]
     return judged("interface", unique(findings), INTERFACE, otherwise=f"a gang uses {listed(unique(used))}")
 
 
 def connections_check(reports: Sequence[Connected]) -> Check:
     """Whether all hosts can connect to each other."""
-    places = [report.place for report in reports]
-    ranks = representatives(places)
+    workers = [report.worker for report in reports]
+    ranks = representatives(workers)
     findings = [
-        f"{report.place} cannot connect to {places[other]}: {error}"
+        f"{report.worker} cannot connect to {workers[other]}: {error}"
         for report in reports
         for other, error in report.errors.items()
     ]
-    lacking = unique(place.host for place in places if place.trouble)
+    lacking = unique(worker.host for worker in workers if worker.error)
     if lacking and not findings:
         return Check("connections", "skip", f"not all hosts have an address: {listed(lacking)}")
-    hosts, pairs = len({place.host for place in places}), len(ranks) * (len(ranks) - 1)
+    hosts, pairs = len({worker.host for worker in workers}), len(ranks) * (len(ranks) - 1)
     connected = f"all {pairs} connections between {hosts} hosts" if pairs else "all workers are on one host"
     return judged("connections", findings, REACHABLE, otherwise=connected)
 
 
-def absent_check(places: Sequence[Place], size: int, errors: Sequence[str]) -> Check:
-    """The failure of a check of interfaces in which only the workers of ``places`` reached the driver."""
-    hosts = ", ".join(unique(place.host for place in places)) or "no host"
-    text = f"{len(places)} of {size} workers reached the driver, from {hosts}"
+def absent_check(workers: Sequence[WorkerAddress], size: int, errors: Sequence[str]) -> Check:
+    """The failure of a check of interfaces in which only the workers of ``workers`` reached the driver."""
+    hosts = ", ".join(unique(worker.host for worker in workers)) or "no host"
+    text = f"{len(workers)} of {size} workers reached the driver, from {hosts}"
     return judged("interface", [text, *unique(errors)], ABSENT, otherwise="")
 
 

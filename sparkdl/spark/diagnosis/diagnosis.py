@@ -25,7 +25,7 @@ from sparkdl.spark.diagnosis.check import Check
 from sparkdl.spark.diagnosis.connections import (
     Connected,
     ConnectionTask,
-    Place,
+    WorkerAddress,
     absent_check,
     connections_check,
     interface_check,
@@ -111,12 +111,12 @@ class Diagnosis:
 
     def _executors(self) -> Iterator[Check]:
         names = [*_OF_EXECUTORS, *(["run directory"] if self.run_directory else [])]
-        known, endpoint, deaf = registered(self.spark), None, ""
+        known, endpoint, listen_error = registered(self.spark), None, ""
         with ExitStack() as stack:
             try:
                 endpoint = stack.enter_context(driver_channel(self.spark, lambda event: None)).endpoint
             except InvalidInput as error:
-                deaf = error.message
+                listen_error = error.message
             reports, errors = self._examined(endpoint) if self._now or self._dynamic else ([], ["no executor is there"])
         yield executors_check(reports, errors, 1 if self._dynamic else known)
         if not reports:
@@ -131,7 +131,7 @@ class Diagnosis:
             return
         yield gloo_check(reports)
         yield disk_check(reports, self.min_free_gb)
-        yield channel_check(reports, endpoint, deaf)
+        yield channel_check(reports, endpoint, listen_error)
         if self.run_directory:
             yield run_directory_check(reports)
 
@@ -160,11 +160,11 @@ class Diagnosis:
         book = AddressBook(size, self.timeout)
         reports, errors = self._connected(size, book)
         if errors:
-            yield absent_check([Place(**json.loads(line)) for line in book.lines], size, errors)
+            yield absent_check([WorkerAddress(**json.loads(line)) for line in book.lines], size, errors)
             yield Check("connections", "skip", "some workers reported no address")
             return
         in_order = [report for _, report in sorted(reports)]
-        yield interface_check([report.place for report in in_order])
+        yield interface_check([report.worker for report in in_order])
         yield connections_check(in_order)
 
     def _connected(self, size: int, book: AddressBook) -> tuple[list[tuple[int, Connected]], Sequence[str]]:

@@ -1,4 +1,4 @@
-"""Judges what the executors' tasks reported (``examination.examine``)."""
+"""Checks of the reports that the executors' tasks return (``examination.examine``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkdl.spark.diagnosis.connections import unique
 from sparkdl.telemetry.protocol import Endpoint
 
 Reports = Sequence[Mapping[str, Any]]
-"""Those of ``examine``, several per executor."""
+"""The reports of ``examine``; an executor may have several."""
 
 _GB = 1e9
 
@@ -77,21 +77,24 @@ def disk_check(reports: Reports, min_free_gb: float) -> Check:
     for report in reports:
         folders, error = report["probes"]["disk"]
         findings += [f"{report['host']}: {error}"] if error else []
-        for folder, size, trouble in folders or ():
+        for folder, size, write_error in folders or ():
             place = f"{report['host']}:{folder}"
             free.append((size, place))
-            if trouble or size < min_free_gb * _GB:
-                expected = trouble or f"expected at least {min_free_gb:g} GB"
+            if write_error or size < min_free_gb * _GB:
+                expected = write_error or f"expected at least {min_free_gb:g} GB"
                 findings.append(f"{place} has {size / _GB:.1f} GB free: {expected}")
     size, place = min(free, default=(0, "no folder"))
     least = f"the least free space is {size / _GB:.1f} GB in {place}"
     return judged("disk", unique(findings), DISK, otherwise=f"{reached(reports)} can write local files; {least}")
 
 
-def channel_check(reports: Reports, endpoint: Endpoint | None, error: str) -> Check:
-    """Whether all executors reach the driver's channel; ``error`` is that of a driver that cannot listen."""
+def channel_check(reports: Reports, endpoint: Endpoint | None, listen_error: str) -> Check:
+    """Whether all executors reach the driver's channel.
+
+    If the driver cannot listen, ``endpoint`` is None, and ``listen_error`` has the reason.
+    """
     if endpoint is None:
-        return Check("driver", "FAIL", f"the driver cannot listen for executors: {error} {CHANNEL}")
+        return Check("driver", "FAIL", f"the driver cannot listen for executors: {listen_error} {CHANNEL}")
     findings = []
     for report in reports:
         errors, error = report["probes"]["channel"]

@@ -18,6 +18,8 @@ MOST_POINTS = 1_000
 """Most points of a line; longer lines are thinned evenly."""
 
 # Okabe and Ito's colours: distinct for colour-blind readers, on light and dark backgrounds.
+STARTUP = "start-up"
+"""The phase of a fit in which no worker takes steps; workers do not measure it."""
 PHASE_COLOURS = {
     "feed": "#E69F00",
     "forward": "#56B4E9",
@@ -28,10 +30,8 @@ PHASE_COLOURS = {
     "checkpoint": "#F0E442",
     "callbacks": "#7D7D7D",
     "other": "#BDBDBD",
-    "start-up": "#8C6D5A",
+    STARTUP: "#8C6D5A",
 }
-STARTUP = "start-up"
-"""The phase of a fit in which no worker takes steps; workers do not measure it."""
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#B8A800")
 FAINT = "#8C8C8C"
 

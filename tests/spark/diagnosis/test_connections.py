@@ -7,7 +7,7 @@ import pytest
 from sparkdl.cluster.group.network import listen
 from sparkdl.spark.diagnosis.connections import (
     Connected,
-    Place,
+    WorkerAddress,
     absent_check,
     connect,
     connections_check,
@@ -15,8 +15,8 @@ from sparkdl.spark.diagnosis.connections import (
     representatives,
 )
 
-ONE, TWO = Place("one", "10.0.0.1", "eth0", 4001), Place("two", "10.0.0.2", "eth0", 4002)
-LOST = Place("three", trouble="'eth9' is neither an interface nor an address of this host.")
+ONE, TWO = WorkerAddress("one", "10.0.0.1", "eth0", 4001), WorkerAddress("two", "10.0.0.2", "eth0", 4002)
+LOST = WorkerAddress("three", error="'eth9' is neither an interface nor an address of this host.")
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def places():
     with listen("127.0.0.1") as first, listen("127.0.0.1") as second:
         with listen("127.0.0.1") as closed:
             ports = [socket.getsockname()[1] for socket in (first, first, second, closed)]
-        yield [Place(host, "127.0.0.1", "lo", port) for host, port in zip("aabc", ports, strict=True)]
+        yield [WorkerAddress(host, "127.0.0.1", "lo", port) for host, port in zip("aabc", ports, strict=True)]
 
 
 def test_one_worker_per_host_connects_to_all_others(places):
@@ -52,7 +52,7 @@ def test_interface():
 
 
 def test_loopback_needs_a_single_host():
-    loopback = [Place(host, "127.0.0.1", "lo", 1) for host in ("one", "two")]
+    loopback = [WorkerAddress(host, "127.0.0.1", "lo", 1) for host in ("one", "two")]
     assert interface_check(loopback[:1]).status == "ok"
     assert interface_check(loopback).text.startswith("one (127.0.0.1, lo): other hosts cannot reach a loopback address")
 
