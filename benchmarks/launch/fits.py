@@ -30,7 +30,7 @@ class Fits:
 
         start = time.perf_counter()
         # As TorchRegressor.fit, with this listener in place of the progress bar.
-        estimator = TorchRegressor(model=small, optimizer=adam, numWorkers=WORKERS)
+        estimator = TorchRegressor(model=small, optimizer=adam, numWorkers=WORKERS, epochs=1)
         cluster = SparkCluster(self._frame.sparkSession, WORKERS)
         cluster.warm_up()
         cluster.gang(estimator.training(), self._frame, estimator.read_columns(), listener=listener)
