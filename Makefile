@@ -47,8 +47,8 @@ notebooks: $(INSTALLED) $(CLASSES) ## execute examples/*.ipynb, and write them i
 test: $(INSTALLED) $(CLASSES) ## the fast tests, never retried
 	$(WITH_JAVA) $(BIN)/python tests/parallel.py --fast
 
-test-all: $(INSTALLED) $(CLASSES) ## every test that needs no GPU; failed cluster and chaos tests get one retry
-	$(WITH_JAVA) $(BIN)/python tests/parallel.py
+test-all: $(INSTALLED) $(CLASSES) $(OLDEST)/.installed ## every test that needs no GPU; failed cluster and chaos tests get one retry
+	$(WITH_JAVA) $(BIN)/python tests/parallel.py --oldest $(OLDEST)/bin/python
 
 check: $(INSTALLED) ## style, types, layers, sizes and the documentation, in about a minute
 	$(BIN)/ruff check
@@ -67,8 +67,8 @@ docs: $(INSTALLED) ## the site, build/docs/index.html; a warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning -c docs -d build/doctrees . build/docs
 
 compat: export PYSPARK_PYTHON := $(abspath $(OLDEST))/bin/python
-compat: $(OLDEST)/.installed ## the tests on Spark's executors with the oldest pyspark that is supported, in $(OLDEST)
-	$(WITH_JAVA) $(OLDEST)/bin/pytest -m "cluster and not chaos and not gpu and not notebook" \
+compat: $(OLDEST)/.installed ## all tests on Spark with the oldest pyspark that is supported, in $(OLDEST)
+	$(WITH_JAVA) $(OLDEST)/bin/python -m pytest -m "cluster and not chaos and not gpu and not notebook" \
 		tests/spark tests/ml tests/ensembles tests/rounds tests/cli/pipeline
 
 clean: ## remove outputs and caches; the virtual environment stays
@@ -93,11 +93,11 @@ $(RUNTIME) $(INSTALLED): setup.cfg conf/constraints.txt
 	$(BIN)/pip install --quiet --constraint conf/constraints.txt --editable '.[$(EXTRAS)]'
 	touch $(RUNTIME) $@
 
-# The same versions but for those of the oldest Spark.
-$(OLDEST)/.installed: setup.cfg conf/constraints.txt conf/oldest.txt
-	@echo "installing the oldest pyspark that is supported into $(OLDEST), which takes a few minutes"
-	$(PYTHON) -m venv $(OLDEST)
-	mkdir -p build
-	grep -v -f <(sed 's/==.*/==/' conf/oldest.txt) conf/constraints.txt | cat - conf/oldest.txt > build/oldest.txt
-	$(OLDEST)/bin/pip install --quiet --constraint build/oldest.txt --editable '.[dev]'
+# The oldest Spark alone, before all other packages of $(VENV).
+$(OLDEST)/.installed: $(INSTALLED) conf/oldest.txt
+	@echo "installing the oldest pyspark that is supported into $(OLDEST), which takes a minute"
+	$(BIN)/python -m venv --without-pip --clear $(OLDEST)
+	$(BIN)/pip --python $(OLDEST) install --quiet "$$(grep ^pyspark== conf/oldest.txt)"
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(OLDEST)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pinned.pth"
 	touch $@

@@ -1,8 +1,8 @@
-"""Run the tests in several pytest processes at a time: ``python tests/parallel.py [--fast] [pytest arguments]``.
+"""Run the tests in several pytest processes at a time: ``python tests/parallel.py [--fast] [pytest options]``.
 
 ``--fast`` runs the fast tests in two processes: those on Spark, and all others. Without it every test that needs no GPU
-runs in four, because one test of Spark leaves most of two cores idle: the tests with one chance, and three lots of
-those with two. The first lot prints as it runs, and the others print when all have ended.
+runs, in lots, four at a time, because one test of Spark leaves most of two cores idle. A lot is printed when it ends.
+``--oldest PYTHON`` adds a lot of the tests that depend most on Spark's version; that Python runs them.
 
 Tests on real executors and tests that kill things depend on how the operating system shares a busy machine. Without
 ``--fast``, if one marked ``cluster`` or ``chaos`` fails, it is printed and runs once more.
@@ -12,76 +12,131 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-_PYTEST = (sys.executable, "-m", "pytest", "--durations=20", "--durations-min=1")
+AT_A_TIME = 4
 _FAST = "not slow and not chaos and not gpu and not notebook"
-FAST_LOTS = (("-m", f"not cluster and {_FAST}"), ("-m", f"cluster and {_FAST}"))
-
-_TWO_CHANCES = ("-m", "(cluster or chaos) and not gpu", "-k")
-_MANY_JOBS = "ensemble or pipeline"
-_MANY_PROCESSES = "docs or notebooks or chaos"
-# Tests with two chances are split into thirds of their time, by parts of their names, folders included.
-LOTS = (
-    ("-m", "not cluster and not chaos and not gpu"),
-    (*_TWO_CHANCES, _MANY_JOBS),
-    (*_TWO_CHANCES, f"({_MANY_PROCESSES}) and not ({_MANY_JOBS})"),
-    (*_TWO_CHANCES, f"not ({_MANY_PROCESSES}) and not ({_MANY_JOBS})"),
+_OLDEST = (
+    *("spark/test_barrier.py", "spark/test_cluster.py", "spark/test_columns.py", "spark/test_python_daemon.py"),
+    *("ml/inference", "ml/persistence", "ml/test_estimator.py", "ml/test_rounds_fit.py"),
 )
 
 
-def run(*arguments: str) -> int:
-    """One pytest run in its own process; its exit code, negative if a signal ended it."""
-    return subprocess.run([*_PYTEST, *arguments], check=False).returncode
+@dataclass(frozen=True)
+class Lot:
+    """One pytest process.
+
+    Attributes:
+        selection: pytest's arguments.
+        chances: how often a failed test runs.
+        python: the interpreter that runs it and Spark's workers.
+    """
+
+    selection: tuple[str, ...]
+    chances: int = 1
+    python: str = sys.executable
 
 
-def second_chance(code: int, cache: Path, arguments: Sequence[str]) -> int:
-    """Run the failed tests again.
+def split(marker: str, *parts: str, chances: int = 1) -> Iterator[Lot]:
+    """One lot for each part, and one for all other tests.
 
     Args:
-        code: the exit code of the run.
+        marker: that the tests have, as an expression.
+        parts: folders and files below ``tests``, with spaces between; a test belongs to the first part that has it.
+        chances: of each test.
+    """
+    earlier: list[Path] = []
+    for part in (*parts, "."):
+        places = [place for name in part.split() if (place := Path("tests", name)).exists()]
+        nested = [f"--ignore={place}" for place in earlier if set(places) & set(place.parents)]
+        if places:
+            yield Lot((*map(str, places), *nested, "-m", marker), chances)
+        earlier += places
+
+
+def fast_lots() -> list[Lot]:
+    """The fast tests, those on Spark and all others."""
+    return [Lot(("-m", f"not cluster and {_FAST}")), Lot(("-m", f"cluster and {_FAST}"))]
+
+
+def all_lots() -> list[Lot]:
+    """All tests that need no GPU; the longest lots come first, so that all end at about the same time."""
+    on_spark = (
+        *("hosts chaos notebooks", "docs", "ensembles/boosting ensembles/members ensembles/resampling"),
+        *(
+            "ensembles",
+            "cli/pipeline",
+            "ml/inference ml/persistence ml/tracking ml/test_real_data.py ml/test_tuning.py",
+        ),
+        *("ml", "spark"),
+    )
+    return [
+        *split("(cluster or chaos) and not gpu", *on_spark, chances=2),
+        *split("not cluster and not chaos and not gpu", "rounds training telemetry"),
+    ]
+
+
+def oldest_lot(python: str) -> Lot:
+    """The fast tests that depend most on Spark's version, run by another interpreter."""
+    places = [str(place) for name in _OLDEST if (place := Path("tests", name)).exists()]
+    return Lot((*places, "-m", f"cluster and {_FAST}"), chances=2, python=os.path.abspath(python))
+
+
+def run(lot: Lot, *arguments: str) -> int:
+    """The exit code of a lot, negative if a signal ended it; its output is printed at its end."""
+    command = (lot.python, "-m", "pytest", "--durations=20", "--durations-min=1", *arguments, *lot.selection)
+    environment = {**os.environ, "PYSPARK_PYTHON": lot.python, "PYSPARK_DRIVER_PYTHON": lot.python}
+    ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    # One write, so that the lines of two lots do not mix.
+    sys.stdout.write(ended.stdout.decode(errors="replace"))
+    sys.stdout.flush()
+    return ended.returncode
+
+
+def second_chance(lot: Lot, code: int, cache: Path, arguments: Sequence[str]) -> int:
+    """Run the failed tests of a lot again.
+
+    Args:
+        lot: that has run.
+        code: its exit code.
         cache: its cache; without a record of failures if it was killed.
         arguments: of the run.
     """
     record = cache / "v" / "cache" / "lastfailed"
     failed = sorted(json.loads(record.read_text(encoding="utf-8"))) if record.exists() else []
-    if code != pytest.ExitCode.TESTS_FAILED or not failed:
+    if lot.chances == 1 or code != pytest.ExitCode.TESTS_FAILED or not failed:
         return code
     for name in failed:
         print(f"RETRY: {name}", flush=True)
-    return run(*arguments, "--last-failed", "--last-failed-no-failures", "none")
+    return run(lot, *arguments, "--last-failed", "--last-failed-no-failures", "none")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """All lots at a time, then the second chances; the exit code of the first lot that failed."""
+    """All lots, then the second chances; the exit code of the first lot that failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--fast", action="store_true", help="the fast tests, with one chance each")
+    parser.add_argument("--oldest", metavar="PYTHON", help="an interpreter with the oldest pyspark")
     options, others = parser.parse_known_args(arguments)
-    (first, *rest) = FAST_LOTS if options.fast else LOTS
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        started = []
-        for number, lot in enumerate(rest):
-            cache, log = Path(folder, f"cache-{number}"), Path(folder, f"log-{number}")
-            selection = (*others, *lot, "-o", f"cache_dir={cache}")
-            output = stack.enter_context(log.open("wb"))
-            process = stack.enter_context(subprocess.Popen([*_PYTEST, *selection], stdout=output, stderr=output))
-            started.append((process, log, cache, selection))
-        codes = [run(*others, *first)]
-        for process, *_ in started:
-            process.wait()
-        for process, log, cache, selection in started:
-            print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
-            code = process.returncode
-            if code != pytest.ExitCode.NO_TESTS_COLLECTED:  # only the first lot needs tests
-                codes.append(code if options.fast else second_chance(code, cache, selection))
-    return next((code for code in codes if code), 0)
+    lots = fast_lots() if options.fast else all_lots()
+    if options.oldest:
+        lots.append(oldest_lot(options.oldest))
+    with tempfile.TemporaryDirectory() as folder:
+        caches = [Path(folder, str(number)) for number in range(len(lots))]
+        extra = [(*others, "-o", f"cache_dir={cache}") for cache in caches]
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            codes = list(pool.map(lambda lot, more: run(lot, *more), lots, extra))
+        codes = list(map(second_chance, lots, codes, caches, extra))
+    found = [code for code in codes if code != pytest.ExitCode.NO_TESTS_COLLECTED]
+    return next(filter(None, found), 0 if found else pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 if __name__ == "__main__":

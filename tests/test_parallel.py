@@ -55,8 +55,8 @@ def test_code_and_second_chances(options, tests, code, retried, tmp_path):
     (tmp_path / "pytest.ini").write_text(SETTINGS)
     for number, text in enumerate(tests):
         # A test of ensembles runs in a lot of its own, and has two chances as well.
-        path = tmp_path / ("ensembles" if text is CLUSTER else "") / f"test_{number}.py"
-        path.parent.mkdir(exist_ok=True)
+        path = tmp_path / "tests" / ("ensembles" if text is CLUSTER else "") / f"test_{number}.py"
+        path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
     ended = subprocess.run(
         [sys.executable, PROGRAM, *options], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -65,3 +65,17 @@ def test_code_and_second_chances(options, tests, code, retried, tmp_path):
     assert (ended.returncode, sorted(names)) == (code, retried)
     if CHAOS in tests:  # passed tests do not run again
         assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_oldest_pyspark_runs_the_tests_of_spark_once_more(tmp_path):
+    (tmp_path / "pytest.ini").write_text(SETTINGS)
+    (tmp_path / "tests" / "ml" / "inference").mkdir(parents=True)
+    (tmp_path / "tests" / "test_plain.py").write_text(PLAIN)
+    (tmp_path / "tests" / "ml" / "inference" / "test_steady.py").write_text(
+        STEADY.replace("'x'", "__import__('os').environ['PYSPARK_PYTHON'] + '\\n'")
+    )
+    oldest = tmp_path / "oldest"
+    oldest.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    oldest.chmod(0o755)
+    subprocess.run([sys.executable, PROGRAM, "--oldest", oldest.name], cwd=tmp_path, check=True)
+    assert sorted((tmp_path / "runs").read_text().split()) == sorted([sys.executable, str(oldest)])

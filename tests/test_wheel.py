@@ -139,7 +139,7 @@ except ModuleNotFoundError as error:
 
 def installs(target: str, venv: Path) -> list[str]:
     """The extras that a target of make would install into a virtual environment."""
-    command = ["make", "--dry-run", target, f"VENV={venv}", f"OLDEST={venv}", f"PYTHON={sys.executable}"]
+    command = ["make", "--dry-run", target, f"VENV={venv}", f"OLDEST={venv}-oldest", f"PYTHON={sys.executable}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     lines = (line for line in done.stdout.splitlines() if "/pip install" in line)
     return [line.rpartition("--editable ")[2].strip("'") for line in lines]

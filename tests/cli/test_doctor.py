@@ -1,33 +1,13 @@
-"""``sparkdl doctor`` on one machine; tests/hosts/test_doctor.py plants faults on a cluster of several hosts."""
+"""Failures of ``sparkdl doctor`` on one machine.
+
+tests/docs/test_commands.py runs it without any, and tests/hosts/test_doctor.py plants faults on several hosts.
+"""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 
 from sparkdl.cli.commands import run
-from tests.sessions import ROOT
-
-
-def names(printed):
-    """The names of the checks, in order."""
-    return [line[6:24].strip() for line in printed.splitlines()]
-
-
-def test_healthy_machine(job, tmp_path):
-    code, printed = job("doctor", "--run_dir", tmp_path / "run", "--num_workers", 2)
-    assert {line[:4] for line in printed.splitlines()} == {"ok  "}, printed
-    assert code == 0
-    assert (
-        "ok    slots               2 task slots on 1 executor, up to 2 on each; 2 are configured; 2 workers\n"
-        in printed
-    )
-    assert "ok    connections         all workers are on one host\n" in printed
-    assert "ok    all-reduce          gloo summed a tensor over 2 workers" in printed
-    assert [*(tmp_path / "run").iterdir()] == []
-    table = (ROOT / "docs/doctor.md").read_text(encoding="utf-8").partition("## Checks and remedies")[2]
-    assert ["check", *names(printed)] == re.findall(r"^\| ([a-z -]+) \|", table, re.MULTILINE)
 
 
 def test_failures_end_with_1_and_their_names(job):

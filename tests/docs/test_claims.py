@@ -91,24 +91,43 @@ def test_quoted_message_stands_in_spark():
 # ---- versions -----------------------------------------------------------------------------------------------------
 
 
-def test_table_of_versions():
-    setup = ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    options = setup["options"]
-    required = dict(re.findall(r"^([\w-]+)([<>=].*)$", options["install_requires"], re.MULTILINE))
-    required |= {"pyspark": setup["options.extras_require"]["spark"].strip().removeprefix("pyspark")}
-    pins, oldest = (
-        dict(re.findall(r"^([\w.-]+)==(.+)$", (ROOT / "conf" / name).read_text(encoding="utf-8"), re.MULTILINE))
-        for name in ("constraints.txt", "oldest.txt")
-    )
+@pytest.fixture(scope="module")
+def setup():
+    parser = ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def pins(name):
+    text = (ROOT / "conf" / name).read_text(encoding="utf-8")
+    return dict(re.findall(r"^([\w.-]+)==(.+)$", text, re.MULTILINE))
+
+
+def required(setup):
+    """The range of versions of each package that users install."""
+    extras = setup["options.extras_require"]
+    texts = [
+        setup["options"]["install_requires"],
+        *(extras[name] for name in ("spark", "mlflow", "tensorboard", "report")),
+    ]
+    return dict(re.findall(r"^([\w-]+)(?:\[\w+\])?([<>=].*)$", "\n".join(texts), re.MULTILINE))
+
+
+def test_oldest_versions_are_the_lower_bounds(setup):
+    bounds = {name: re.match(r">=([\d.]+)", versions)[1].split(".") for name, versions in required(setup).items()}
+    oldest = {name: version.split(".") for name, version in pins("oldest.txt").items()}
+    assert {name: version[: len(bounds[name])] for name, version in oldest.items()} == bounds
+
+
+def test_table_of_versions(setup):
+    newest, oldest, ranges = pins("constraints.txt"), pins("oldest.txt"), required(setup)
     table = read("docs/install.md").partition("## Compatibility")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (\w+) \| `(.+?)` \| (\S+) \|(.*)\|$", table, re.MULTILINE)
+    rows = re.findall(r"^\| (\w+) \| `(.+?)` \| (\S+) \| (\S+) \|$", table, re.MULTILINE)
     assert [name for name, *_ in rows] == ["Spark", "torch", "Python", "pyarrow", "pandas", "numpy"]
-    for name, supported, tested, also in rows:
+    for name, supported, tested, lowest in rows:
         package = "pyspark" if name == "Spark" else name
         if name == "Python":
-            assert supported == options["python_requires"]
+            assert (supported, f">={lowest}") == (setup["options"]["python_requires"],) * 2
             assert f"sys.version_info >= ({tested.replace('.', ', ')})" in read("Makefile")
         else:
-            assert (supported, tested) == (required[package], pins[package])
-        assert [*re.findall(r"\d+\.\d+\.\d+", also)] == ([oldest[package]] if package in oldest else [])
+            assert (supported, tested, lowest) == (ranges[package], newest[package], oldest[package])

@@ -5,6 +5,7 @@ Programs run on this machine (tests/docs/substitutions.py), so commands for diff
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -15,6 +16,8 @@ from configparser import ConfigParser
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from packaging.requirements import Requirement
 
@@ -50,10 +53,19 @@ def commands(block: Block) -> Iterator[Command]:
             yield Command(block, text)
 
 
+def printed_by_make(target: str) -> str:
+    """The recipe of a target as shell commands, each on one line."""
+    command = ["make", "--no-print-directory", "--dry-run", "--old-file=.venv/.runtime", target]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    return re.sub(r"\\\n\s*", "", printed)
+
+
 COMMANDS = [command for block in in_language("bash") for command in commands(block)]
 SUBMITTED = [command for command in COMMANDS if command.words[0] == "spark-submit"]
 PROGRAMS = [command.text for command in COMMANDS if command.words[0] in ("python", "spark-submit")]
-RUN = list(dict.fromkeys(map(substitutions.shell, PROGRAMS)))
+DEMO = re.findall(r"(?:python|spark-submit) .*", printed_by_make("demo"))
+"""The commands of ``make demo``; the pages have some of them."""
+RUN = list(dict.fromkeys(map(substitutions.shell, [*DEMO, *PROGRAMS])))
 
 
 # ---- checked ----------------------------------------------------------------------------------------------------
@@ -213,4 +225,46 @@ def test_command_runs(text, checkout):
         command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert ended.returncode == 0, ended.stdout
-    assert "Traceback" not in ended.stdout
+    for job, check in RESULTS.items():
+        if job in text:
+            check(checkout / "build/demo", ended.stdout)
+
+
+def data_is_written(demo: Path, printed: str) -> None:
+    train, test = pq.read_table(demo / "data/train"), pq.read_table(demo / "data/test")
+    assert (train.num_rows, test.num_rows) == (1437, 360)
+    assert [str(field.type) for field in train.schema] == ["list<element: float>", "int64"]
+    assert np.bincount(test["label"]).min() >= 34  # each class in proportion
+
+
+def model_is_trained(demo: Path, printed: str) -> None:
+    assert "fit: epoch" in printed
+    assert float(re.search(r"held-out accuracy (\S+)", printed)[1]) >= 0.97
+    assert len(json.loads((demo / "run/history.json").read_text())) == 16
+
+
+def rows_are_scored(demo: Path, printed: str) -> None:
+    predictions = pq.read_table(demo / "predictions").to_pandas()
+    right = int((predictions["label"] == predictions["prediction"]).sum())
+    assert len(predictions) == 360
+    assert f"accuracy {right / 360:.4f} ({right} of 360 rows)" in printed
+    assert "confusion" in printed
+
+
+def machine_is_healthy(demo: Path, printed: str) -> None:
+    lines = re.findall(r"^(ok|FAIL|skip) +(\S.{17}) *(.*)$", printed, re.MULTILINE)
+    checks = {name.strip(): (status, text) for status, name, text in lines}
+    assert {status for status, _ in checks.values()} == {"ok"}, printed
+    assert checks["connections"][1] == "all workers are on one host"
+    assert checks["all-reduce"][1].startswith("gloo summed a tensor over 2 workers")
+    table = (ROOT / "docs/doctor.md").read_text(encoding="utf-8").partition("## Checks and remedies")[2]
+    rows = re.findall(r"^\| ([a-z -]+) \|", table, re.MULTILINE)
+    assert [name for name in rows if name not in ("check", "run directory")] == [*checks]
+
+
+RESULTS = {
+    "digits_to_parquet.py": data_is_written,
+    "jobs/train.py": model_is_trained,
+    "jobs/predict.py": rows_are_scored,
+    "jobs/doctor.py": machine_is_healthy,
+}

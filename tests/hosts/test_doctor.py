@@ -88,6 +88,7 @@ def test_healthy_cluster(cluster, call):
     assert [status for status, _ in checks.values()] == ["ok"] * 12
     assert set(checks) == {*CHECKS, "run directory"}
     assert code == 0
+    assert [*(cluster.shared / "run").iterdir()] == []
     assert checks["slots"][1] == "4 task slots on 2 executors, up to 2 on each; 4 are configured; 3 workers"
     assert checks["connections"][1] == "all 2 connections between 2 hosts"
     assert checks["all-reduce"][1].startswith("gloo summed a tensor over 3 workers")

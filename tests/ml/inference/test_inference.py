@@ -111,7 +111,7 @@ def test_model_is_measured_once():
 def test_outputs_have_the_type_of_the_udf(kind, scalar, shape, floating, vectors):
     outputs = Outputs(kind, scalar=scalar, vectors=vectors)
     arrays, empty = outputs.arrays(torch.zeros(shape, dtype=getattr(torch, floating))), outputs.none(floating)
-    assert arrays.type == to_arrow_type(outputs.type(floating), timezone="UTC") == empty.type
+    assert arrays.type == to_arrow_type(outputs.type(floating)) == empty.type
     assert (len(arrays), len(empty)) == (4, 0)
 
 
