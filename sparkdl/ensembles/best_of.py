@@ -32,6 +32,7 @@ from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.param_declaration import ValidatedParams
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
+from sparkdl.ml.report import Report
 
 
 class BestOfModel(ValidatedParams, Saveable, Model):
@@ -61,7 +62,7 @@ class BestOfModel(ValidatedParams, Saveable, Model):
         super().__init__()
         self.bestModel, self.bestIndex = bestModel, bestIndex
         self.avgMetrics, self.foldMetrics = avgMetrics or [], foldMetrics or []
-        self.history, self.report = history or [], report or {}
+        self.history, self.report = history or [], Report.of(report, history)
 
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> BestOfModel:
         """A copy with the same uid, and a copy of its model."""

@@ -40,6 +40,7 @@ from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
+from sparkdl.ml.report import Report
 from sparkdl.spark.columns import check_frame
 
 Self = TypeVar("Self", bound="EnsembleModel")
@@ -78,7 +79,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         self.models, self.rule = [_best(model) for model in models], rule
         self.weights = [1.0] * len(self.models) if weights is None else [float(weight) for weight in weights]
         self.intercept, self.numClasses = float(intercept), numClasses
-        self.history, self.report = history or [], report or {}
+        self.history, self.report = history or [], Report.of(report, history)
         self._shipments: dict[bool, tuple[VmapFactory, ModelBroadcast]] = {}  # by whether they compute disagreement
         self._check()
 

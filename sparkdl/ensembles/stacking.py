@@ -35,6 +35,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.param_declaration import ValidatedParams
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
+from sparkdl.ml.report import Report
 
 _INPUTS = ("featuresCol", "inputCol", "inputCols")  # one of the first two is what meta reads
 
@@ -64,7 +65,7 @@ class StackingModel(ValidatedParams, Saveable, Model):
     ) -> None:
         super().__init__()
         self.models, self.meta, self.level = list(models), meta, level
-        self.history, self.report = history or [], report or {}
+        self.history, self.report = history or [], Report.of(report, history)
 
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> StackingModel:
         """A copy with the same uid, and copies of its models.

@@ -21,6 +21,7 @@ from sparkdl.ml.params import OutputParams
 from sparkdl.ml.persistence.architecture import load_architecture, save_architecture
 from sparkdl.ml.persistence.export import Program, Signature, examples, export
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
+from sparkdl.ml.report import Report
 from sparkdl.spark.columns import check_frame
 from sparkdl.spark.jvm import qualify
 from sparkdl.training.objective import ModelFactory, OutputKind
@@ -64,7 +65,7 @@ class TorchModel(OutputParams, Saveable, Model):
         self._factory, self._weights, self._signature = factory, weights, signature
         self._kind, self._precision, self._output, self._probabilities = kind, precision, output, probabilities
         self._shipment = ModelBroadcast()
-        self.history, self.report = history or [], report or {}
+        self.history, self.report = history or [], Report.of(report, history)
 
     @property
     def numClasses(self) -> int | None:

@@ -59,6 +59,11 @@ class Report(dict[str, Any]):
         self._history = [dict(row) for row in history]
         self._directory = directory
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any] | None, history: Sequence[Mapping[str, Any]] | None) -> Report:
+        """The values as a report: themselves if they are one, else without a directory, as those of a loaded model."""
+        return values if isinstance(values, cls) else cls(values, history=history or ())
+
     def html(self, path: str | None = None) -> str:
         """Write the run as one self-contained page; without a ``runDir`` it has no timeline and no configuration.
 

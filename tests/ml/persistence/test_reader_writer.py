@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from functools import partial
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -60,6 +61,7 @@ def test_loaded_model_equals_saved_one(spark, tmp_path):
     model.save(path)
     loaded = TorchModel.load(path)
     assert (loaded.uid, loaded.history, loaded.report) == (model.uid, HISTORY, {"seconds": 1.5})
+    assert Path(loaded.report.html(str(tmp_path / "report.html"))).stat().st_size > 0
     assert (loaded.getInputCols(), loaded.getPredictionCol()) == (["a", "b", "c"], "p")
     assert loaded.module().scale == 0.5
     torch.testing.assert_close(loaded.module().state_dict(), model.module().state_dict(), rtol=0, atol=0)
