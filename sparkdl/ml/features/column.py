@@ -47,7 +47,8 @@ class Column:
             return Column(series.to_numpy(), null)
         if kind in numbers:
             own = getattr(series.dtype, "numpy_dtype", None)  # of a nullable type, such as Int32
-            return Column(series.where(~null, 0).to_numpy(dtype=own or numbers[kind]), null)
+            blank = False if kind == "boolean" else 0
+            return Column(series.where(~null, blank).to_numpy(dtype=own or numbers[kind]), null)
         if kind == "empty":  # only nulls
             return Column(np.full(len(series), np.nan), null)
         if kind == "mixed-integer":
@@ -71,7 +72,7 @@ class Column:
             InvalidInput: the values are no vectors, or of several lengths.
         """
         if self.values.ndim == 2:
-            return self.values
+            return self.values.astype(np.float64, copy=False)
         present = self.values[~self.null]
         try:
             stacked = np.stack([np.asarray(value, dtype=np.float64) for value in present])
@@ -82,6 +83,19 @@ class Column:
         result = np.zeros((len(self.values), stacked.shape[1]))
         result[~self.null] = stacked
         return result
+
+    def categories(self) -> tuple[Array, Array]:
+        """The distinct values that are no nulls, and for each row without null the index of its value.
+
+        Raises:
+            InvalidInput: the values are neither strings nor numbers nor booleans.
+        """
+        present = self.values[~self.null]
+        plain = self.values.ndim == 1 and all(isinstance(value, (str, bool, int, float)) for value in present.tolist())
+        if not plain:
+            raise InvalidInput(f"it holds {self.kind}; expected strings or numbers.")
+        codes, distinct = pd.factorize(present, use_na_sentinel=False)
+        return distinct, codes
 
     @property
     def kind(self) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
-from sparkdl.errors import InvalidInput
 from sparkdl.ml.features.column import Column
 from sparkdl.ml.features.java_text import texts
 from sparkdl.ml.features.murmur3 import bucket
@@ -43,11 +41,7 @@ class FeatureHasher(FeatureStage):
             if column.values.dtype.kind in "iuf" and name not in self.categorical:
                 hashed[present, bucket(name, self.features)] += self.numbers(name, column)[present]
                 continue
-            codes, distinct = pd.factorize(column.values[present], use_na_sentinel=False)
-            if column.values.ndim > 1 or not all(
-                isinstance(value, (str, bool, int, float)) for value in distinct.tolist()
-            ):
-                raise InvalidInput(f"{self}: the column {name!r} holds {column.kind}; expected strings or numbers.")
+            distinct, codes = self.read(name, column.categories)
             places = [bucket(f"{name}={text}", self.features) for text in texts(distinct)]
             hashed[present, np.array(places, dtype=np.intp)[codes]] += 1.0
         return {self.outputs[0]: Column.full(hashed)}

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import pandas as pd
 
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.features.column import Array, Column, shown
@@ -43,9 +42,7 @@ class StringIndexerModel(FeatureStage):
         unknown = float(len(labels)) if self.keep else np.nan
         indices = np.full(len(column.null), unknown)
         present = ~column.null
-        if column.values.ndim > 1 or column.values.dtype.kind not in "Oiuf":
-            raise InvalidInput(f"{self}: the column {name!r} holds {column.kind}; expected strings or numbers.")
-        codes, distinct = pd.factorize(column.values[present], use_na_sentinel=False)
+        distinct, codes = self.read(name, column.categories)
         found = np.array([labels.get(text, unknown) for text in texts(distinct)], dtype=np.float64)
         indices[present] = found[codes]
         if np.isnan(indices).any():

@@ -76,6 +76,8 @@ class Bucketizer(FeatureStage):
 class Binarizer(FeatureStage):
     """1 where a number is above the threshold, else 0, of columns of numbers and of vectors."""
 
+    kind: ClassVar[Kind] = "same"
+
     thresholds: tuple[float, ...] = ()
 
     @classmethod

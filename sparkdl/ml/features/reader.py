@@ -22,7 +22,6 @@ from sparkdl.ml.features.scaling import (
 )
 from sparkdl.ml.features.stage import Columns, FeatureStage, Stage
 
-
 _STAGES: tuple[type[FeatureStage], ...] = (
     Binarizer,
     Bucketizer,
@@ -157,7 +156,10 @@ def unsupported(name: str) -> str:
 def _labels(stage: IndexToString, labels: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     found = labels.get(stage.inputs[0])
     if not found:
-        raise InvalidInput(
-            f"{stage} has no labels, and no StringIndexer adds {stage.inputs[0]!r}; expected labels=[...]."
-        )
+        raise InvalidInput(without_labels(str(stage), stage.inputs[0]))
     return found
+
+
+def without_labels(stage: str, column: str) -> str:
+    """The message about an IndexToString without labels."""
+    return f"{stage} has no labels, and no StringIndexer adds its column {column!r}; expected labels=[...]."

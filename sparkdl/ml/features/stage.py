@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.features.column import Array, Column
 from sparkdl.ml.features.saved_stage import SavedStage
 
 Columns = Mapping[str, Column]
-Kind = Literal["double", "vector", "string"]
+Read = TypeVar("Read")
+Kind = Literal["double", "vector", "string", "same"]
+"""Of output columns; ``"same"``: as the input columns."""
 
 
 class Stage(Protocol):
@@ -82,7 +84,7 @@ class FeatureStage:
             raise InvalidInput(f"{self} needs the column {name!r}; there are {', '.join(map(repr, columns))}.")
         return columns[name]
 
-    def read(self, name: str, values: Callable[[], Array]) -> Array:
+    def read(self, name: str, values: Callable[[], Read]) -> Read:
         """The values of an input column, with the stage and the column in an error's message."""
         try:
             return values()

@@ -24,6 +24,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickling import as_pickle, unpickled
+from sparkdl.ml.features.saved_stage import SavedStage
 from sparkdl.ml.persistence.factory import find
 from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types, is_plain
 from sparkdl.spark.jvm import qualify
@@ -259,7 +260,7 @@ class Reader(MLReader[Any]):
     def _metadata(self, path: str) -> dict[str, Any]:
         try:
             metadata: dict[str, Any] = (
-                json.loads(files.read(f"{path}/{METADATA}"))
+                SavedStage.open(path).metadata
                 if self._on_host
                 else DefaultParamsReader.loadMetadata(path, self.sparkSession)
             )
