@@ -124,12 +124,10 @@ def etl_train(
         if done is not None:
             print(f"{name} is finished" + ("" if done["configuration"] == identity else ", by another configuration"))
             if force and done["passed"] and not done["published"]:
-                if register is not None:
-                    register.check(stages)
+                _check(register, stages)
                 done = publish(done, Versions(base), folder, register)
         else:
-            if register is not None:
-                register.check(stages)
+            _check(register, stages)
             warm_up(spark)
             ledger = Ledger.open(folder, identity)
             if redo:
@@ -141,6 +139,11 @@ def etl_train(
         refused = Refused(f"the model of {name} is not published; {done['current'] or 'none'} is in use.")
         refused.code = refused_exit_code
         raise refused
+
+
+def _check(register: Registration | None, stages: list[Params]) -> None:
+    if register is not None:
+        register.check(stages)
 
 
 def publish(

@@ -35,7 +35,6 @@ VECTORS = [
 ]
 SCALED = (  # class, settings and a vector of the frame with a constant, all without NaN but the last
     ("StandardScaler", {}, "v"),
-    ("StandardScaler", {"withMean": True}, "v"),
     ("StandardScaler", {"withMean": True, "withStd": False}, "v"),
     ("MinMaxScaler", {"min": -2.0, "max": 5.0}, "v"),
     ("MaxAbsScaler", {}, "v"),
@@ -66,6 +65,7 @@ def stages():
         ("Imputer", {"inputCol": "d", "outputCol": "d2", "missingValue": -5.5, "strategy": "median"}),
         ("Bucketizer", {"inputCol": "d", "outputCol": "db", "splits": BOUNDS, "handleInvalid": "keep"}),
         ("Bucketizer", {"inputCols": ["e", "i"], "outputCols": ["eb", "ib"], "splitsArray": [BOUNDS, [-1, 3, 9]]}),
+        ("QuantileDiscretizer", {"inputCol": "e", "outputCol": "eq", "numBuckets": 3}),
         ("Binarizer", {"inputCols": ["d", "e"], "outputCols": ["dz", "ez"], "thresholds": [0.5, 7.0]}),
         ("FeatureHasher", {"inputCols": [*"stdeilfb"], "outputCol": "h", "numFeatures": 13}),
         ("FeatureHasher", {"inputCols": [*"stdeilfb"], "outputCol": "h2"} | {"categoricalCols": [*"deilf"]}),
