@@ -91,7 +91,10 @@ class Column:
             InvalidInput: the values are neither strings nor numbers nor booleans.
         """
         present = self.values[~self.null]
-        plain = self.values.ndim == 1 and all(isinstance(value, (str, bool, int, float)) for value in present.tolist())
+        if self.values.ndim == 1 and self.values.dtype == object:
+            plain = all(isinstance(value, str) for value in present)
+        else:
+            plain = self.values.ndim == 1 and self.values.dtype.kind in "biuf"
         if not plain:
             raise InvalidInput(f"it holds {self.kind}; expected strings or numbers.")
         codes, distinct = pd.factorize(present, use_na_sentinel=False)

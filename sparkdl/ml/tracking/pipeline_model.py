@@ -21,6 +21,7 @@ from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.features import reader
 from sparkdl.ml.inference.saved_pipeline import SavedPipeline
 from sparkdl.ml.model import TorchModel
+from sparkdl.ml.persistence.reader_writer import trusts
 from sparkdl.ml.tracking.mlflow_model import ServedModel, columns_schema
 from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.spark.columns import check_frame, col
@@ -117,13 +118,13 @@ def verify(path: str, rows: DataFrame) -> Verified:
         SparkdlError: the predictions differ.
     """
     check_frame(rows, bounded=True)
-    model = PipelineModel.load(path)  # first: it asks for trust in pickled parts
-    served = SavedPipeline.load(qualify(rows.sparkSession, path), trust=True)
+    spark = rows.sparkSession
+    served = SavedPipeline.load(qualify(spark, path), trust=trusts(spark))
     if missing := [name for name in served.inputs if name not in rows.columns]:
         raise InvalidInput(f"the pipeline reads {listed(missing)}; the rows have {listed(rows.columns)}.")
     inputs = [_described(name, rows.schema[name].dataType) for name in served.inputs]
     wanted = [*served.inputs, *served.outputs]
-    collected = model.transform(rows.limit(_ROWS)).select(*map(col, wanted)).collect()
+    collected = PipelineModel.load(path).transform(rows.limit(_ROWS)).select(*map(col, wanted)).collect()
     if not collected:
         raise InvalidInput("there is no row to compare predictions on; expected at least one.")
     values = dict(zip(wanted, map(list, zip(*collected, strict=True)), strict=True))

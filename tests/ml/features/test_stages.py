@@ -58,6 +58,7 @@ PLACE = ("u", ("x",), ("y",))
             "got vectors of 2 numbers in 'x'; expected 3",
         ),
         (FeatureHasher(*PLACE, features=4), [[1], [2]], "FeatureHasher u cannot read the column 'x': it holds list"),
+        (FeatureHasher(*PLACE, features=4), [True, "a"], "it holds bool and str; expected strings or numbers"),
         (FeatureHasher("u", ("z",), ("y",)), ["a"], "FeatureHasher u needs the column 'z'; there are 'x'"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from mlflow import MlflowClient
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml import feature as spark_feature
 from pyspark.ml.classification import LogisticRegression
@@ -16,6 +17,7 @@ from sparkdl.io.weights import pack
 from sparkdl.ml.features import hashing
 from sparkdl.ml.features.column import Column
 from sparkdl.ml.inference.saved_pipeline import SavedPipeline
+from sparkdl.ml.tracking import registration as registration_module
 from sparkdl.ml.tracking.pipeline_model import check_stages, verify
 from sparkdl.ml.tracking.registration import Registration
 
@@ -70,6 +72,27 @@ def test_other_predictions_than_spark_s_are_not_registered(saved, monkeypatch):
         verify(path, rows.withColumn("age", rows["age"].cast("decimal(4,2)")))
     with pytest.raises(InvalidInput, match="there is no row to compare predictions on"):
         verify(path, rows.limit(0))
+
+
+def test_killed_registration_resumes_in_its_run(saved, store, monkeypatch):
+    path, rows = saved
+    registration, verified = Registration("week", store, "week"), verify(path, rows)
+    log = partial(registration.log, path, verified, version="v-1", metrics={"area under ROC!": 0.5}, tags={"a": "b"})
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registration_module, "register", kill)
+        with pytest.raises(KeyboardInterrupt):
+            log()
+    assert [log(), log()] == [{"name": "week", "version": "1"}] * 2
+    mlflow = MlflowClient(store)
+    (run,) = mlflow.search_runs([mlflow.get_experiment_by_name("week").experiment_id])
+    assert (run.info.status, run.data.metrics) == ("FINISHED", {"area under ROC_": 0.5})
+    (version,) = mlflow.search_model_versions("name = 'week'")
+    assert (version.run_id, version.tags["a"]) == (run.info.run_id, "b")
+    assert log(version="v-2")["version"] == "2"
 
 
 def test_batches_of_rows_do_not_change_predictions(saved):
