@@ -3,8 +3,9 @@
     spark-submit --py-files net.py jobs/etl_train.py --config adult.yaml --date 2026-11-22
 
 The run cleans and splits the raw rows, checks them, and fits the stages. It evaluates the new model and the one in use
-on the validation rows. If the new model passes the gate, it is published. Then the model in use scores. The last line
-printed is the result as JSON. conf/train/adult.yaml is an example; docs/pipeline.md shows it under cron and Airflow.
+on the validation rows. If the new model passes the gate, it is published, and with ``register`` also registered in
+MLflow. Then the model in use scores. The last line printed is the result as JSON. conf/train/adult.yaml is an example;
+docs/pipeline.md shows it under cron and Airflow.
 
 A run has the name of its date, of its run id, or of both. A finished run is not repeated without ``--redo``. A killed
 run resumes at its last stage, and in training from the last checkpoint. A later call of the same run takes over from an
