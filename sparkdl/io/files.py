@@ -154,6 +154,12 @@ def replace(staged: str, uri: str) -> None:
         Folder(system, aside).delete("")
 
 
+def copy(uri: str, target: str) -> None:
+    """Copy a folder with its contents to a place that does not exist, on any filesystem."""
+    (system, source), (other, path) = locate(uri), locate(target)
+    fs.copy_files(source, path, source_filesystem=system, destination_filesystem=other)
+
+
 def _copy(source: Folder, place: Folder) -> None:
     complete = source.exists(_MARKER)
     place.delete(_MARKER)

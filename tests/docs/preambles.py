@@ -6,6 +6,7 @@ A preamble calls ``execute`` once with the assumed names; it runs the blocks and
 from __future__ import annotations
 
 import gzip
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -185,10 +186,13 @@ def own_loop(execute, folder, spark):
 
 
 def pipeline(execute, folder, spark):
-    from pyspark.ml import Pipeline
+    from pyspark.ml import Pipeline, PipelineModel
     from pyspark.ml.classification import LogisticRegression
+    from pyspark.ml.feature import FeatureHasher
     from pyspark.ml.functions import array_to_vector
 
+    from sparkdl import TorchModel
+    from sparkdl.io.weights import pack
     from sparkdl.ml.persistence.registry import Versions
 
     versions = Versions(f"{folder}/models/adult")
@@ -197,9 +201,31 @@ def pipeline(execute, folder, spark):
     Pipeline(stages=[LogisticRegression(maxIter=2)]).fit(train).save(versions.model("2026-11-22"))
     versions.complete("2026-11-22", {"date": "2026-11-22"})
     versions.publish("2026-11-22")
-    names = execute({"spark": spark})
+    torch_model = TorchModel(factory=partial(nn.Linear, 8, 2), weights=pack(nn.Linear(8, 2)), kind="classifier")
+    hasher = FeatureHasher(inputCols=["age", "workclass"], outputCol="features", numFeatures=8)
+    PipelineModel(stages=[hasher, torch_model]).save(f"{folder}/models/adult_pipeline")
+    rows = spark.createDataFrame([(39.0, "Private"), (52.0, None)], "age double, workclass string")
+    with mlflow_store(folder):
+        names = execute({"spark": spark, "rows": rows})
     assert names["name"] == "2026-11-22"
     assert names["model"].transform(train).where("prediction = label").count() > 0
+    assert list(names["scored"]) == ["prediction", "probability", "rawPrediction"]
+
+
+@contextmanager
+def mlflow_store(folder):
+    """A store of local files, as MLflow's default."""
+    import mlflow
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK"):
+            patch.setenv(name, "true")
+        before = mlflow.get_tracking_uri()
+        mlflow.set_tracking_uri((folder / "store").as_uri())
+        try:
+            yield
+        finally:
+            mlflow.set_tracking_uri(before)
 
 
 def recovery(execute, folder, spark):
@@ -256,15 +282,8 @@ def trackers(execute, folder, spark):
     import mlflow
     import pandas
 
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK"):
-            patch.setenv(name, "true")
-        before = mlflow.get_tracking_uri()
-        mlflow.set_tracking_uri((folder / "store").as_uri())
-        try:
-            execute({"Net": Net, "mlflow": mlflow, "pandas": pandas, **frames(spark)})
-        finally:
-            mlflow.set_tracking_uri(before)
+    with mlflow_store(folder):
+        execute({"Net": Net, "mlflow": mlflow, "pandas": pandas, **frames(spark)})
     assert list((folder / "runs/digits/tb").glob("**/events.out.*"))
 
 

@@ -23,6 +23,7 @@ from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.params import PredictionParams
+from sparkdl.ml.tracking.registration import Registration
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.columns import select_columns
 from sparkdl.spark.jvm import transformed_schema
@@ -40,14 +41,17 @@ def validate(
     split: Split,
     gate: Gate,
     score: Score | None,
+    register: Registration | None,
 ) -> str:
     """Validate a run with the arguments of ``etl_train``, and report in one line.
 
     Raises:
         BadInput: rows lack columns, or have types that an expression or a stage rejects.
-        InvalidInput: a setting is invalid.
+        InvalidInput: a setting is invalid, or the model could not be registered.
         ClusterUnavailable: a gang needs more slots than the cluster will have.
     """
+    if register is not None:
+        register.check(stages)
     with reading_rows():
         rows = clean(name.fill(data).read(spark), labelled=True)
         rows.select(split(rows, name.day))

@@ -3,8 +3,9 @@
     spark-submit --py-files net.py jobs/etl_train.py --config adult.yaml --date 2026-11-22
 
 The run cleans and splits the raw rows, checks them, and fits the stages. It evaluates the new model and the one in use
-on the validation rows. If the new model passes the gate, it is published. Then the model in use scores. The last line
-printed is the result as JSON. conf/train/adult.yaml is an example; docs/pipeline.md shows it under cron and Airflow.
+on the validation rows. If the new model passes the gate, it is published, and with ``register`` also registered in
+MLflow. Then the model in use scores. The last line printed is the result as JSON. conf/train/adult.yaml is an example;
+docs/pipeline.md shows it under cron and Airflow.
 
 A run has the name of its date, of its run id, or of both. A finished run is not repeated without ``--redo``. A killed
 run resumes at its last stage, and in training from the last checkpoint. A later call of the same run takes over from an
@@ -36,6 +37,7 @@ from sparkdl.cli.exit_codes import Refused
 from sparkdl.cli.pipeline.check import validate
 from sparkdl.cli.pipeline.cleaning import Clean, Score, Split
 from sparkdl.cli.pipeline.gate import Gate
+from sparkdl.cli.pipeline.registering import not_verified, register_version
 from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.cli.pipeline.stages import PipelineRun
@@ -45,13 +47,14 @@ from sparkdl.ml.evaluation import finite
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.registry import Versions
+from sparkdl.ml.tracking.registration import Registration
 from sparkdl.spark.jvm import forwarding_sigterm, qualify
 from sparkdl.spark.warm_up import warm_up
 
 # Settings that may differ when a run resumes: they do not affect the result.
 _FREE = frozenset(TrainingParams.names_outside(Scope.PIPELINE))
 _FREE_ARGUMENTS = frozenset(
-    ("config", "date", "run_id", "root", "keep", "redo", "force", "check", "refused_exit_code")
+    ("config", "date", "run_id", "root", "register", "keep", "redo", "force", "check", "refused_exit_code")
 )  # those of the job
 
 
@@ -67,6 +70,7 @@ def etl_train(
     split: Split | None = None,
     gate: Gate | None = None,
     score: Score | None = None,
+    register: Registration | None = None,
     warm_start: bool = False,
     keep: int = 5,
     redo: bool = False,
@@ -88,6 +92,7 @@ def etl_train(
         split: selects validation rows; default: a fifth of the rows, by a hash.
         gate: decides whether to publish a new model; default: if it is no worse than the model in use.
         score: rows that the model in use scores; default: none.
+        register: the registered model in MLflow of which a published model becomes a version; default: none.
         warm_start: whether PyTorch stages start from the weights of the model in use.
         keep: how many published and how many rejected versions stay, beside the one in use.
         redo: do a finished or half finished run again from its beginning.
@@ -101,7 +106,13 @@ def etl_train(
         raise InvalidInput(f"keep is {keep}; expected a number of versions, at least 1.")
     if not 0 <= refused_exit_code <= 255:
         raise InvalidInput(f"refused_exit_code is {refused_exit_code}; expected an exit code, from 0 to 255.")
-    steps: dict[str, Any] = {"data": data, "stages": stages, "evaluator": evaluator, "score": score}
+    steps: dict[str, Any] = {
+        "data": data,
+        "stages": stages,
+        "evaluator": evaluator,
+        "score": score,
+        "register": register,
+    }
     steps |= {"clean": clean or Clean(), "split": split or Split(), "gate": gate or Gate()}
     steps["gate"].all_metrics(evaluator)  # raises for two metrics of one name
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
@@ -113,9 +124,11 @@ def etl_train(
         done = None if redo else Ledger.done(folder)
         if done is not None:
             print(f"{name} is finished" + ("" if done["configuration"] == identity else ", by another configuration"))
-            if force:
-                done = publish(done, Versions(base), folder)
+            if force and done["passed"] and not done["published"]:
+                _check(register, stages)
+                done = publish(done, Versions(base), folder, register)
         else:
+            _check(register, stages)
             warm_up(spark)
             ledger = Ledger.open(folder, identity)
             if redo:
@@ -129,20 +142,33 @@ def etl_train(
         raise refused
 
 
-def publish(done: dict[str, Any], versions: Versions, folder: str) -> dict[str, Any]:
-    """Publish the version of a finished run that passed, if a later date's was in use; return the run's result.
+def _check(register: Registration | None, stages: list[Params]) -> None:
+    if register is not None:
+        register.check(stages)
+
+
+def publish(
+    done: dict[str, Any], versions: Versions, folder: str, register: Registration | None = None
+) -> dict[str, Any]:
+    """Publish and register the version of a finished run that passed; return the run's result.
 
     Raises:
-        InvalidInput: the version is deleted.
+        InvalidInput: the version is deleted, or the run had no ``register``, so that nothing has verified the version.
     """
-    if done["published"] or not done["passed"]:
-        return done
-    if not versions.is_complete(done["version"]):
-        raise InvalidInput(f"the version {done['version']} is deleted; --redo trains it again.")
+    name = done["version"]
+    if not versions.is_complete(name):
+        raise InvalidInput(f"the version {name} is deleted; --redo trains it again.")
     ledger = Ledger.open(folder, done["configuration"])
-    versions.publish(done["version"])
-    ledger.close({**done, "published": True})
-    return {**done, "published": True}
+    verified, registered = ledger.result("verify"), None
+    if register is not None and verified is None:
+        raise not_verified(name)
+    versions.publish(name)
+    if register is not None and verified is not None:
+        registration, columns = register, verified
+        registered = ledger.stage("register", lambda: register_version(registration, versions, done, columns)) or None
+    result = {**done, "published": True, "registered": registered}
+    ledger.close(result)
+    return result
 
 
 def fingerprint(configuration: str) -> str:
@@ -162,7 +188,7 @@ def _bound(stage: Any) -> Any:
 
 
 def summary(done: dict[str, Any]) -> str:
-    """Format the result of a run in one or two lines."""
+    """Format the result of a run in one to three lines."""
     fate = "published" if done["published"] else "rejected"
     if done["passed"] and not done["published"]:
         fate = f"passed, but {done['current']} of a later date stays in use (--force publishes it):"
@@ -172,6 +198,8 @@ def summary(done: dict[str, Any]) -> str:
         for name, metric in done["metrics"].items()
     ]
     text, scores = f"{fate} {done['version']}: {'; '.join(figures)}", done["scores"]
+    if registered := done.get("registered"):
+        text += f"\nregistered as version {registered['version']} of {registered['name']} in MLflow"
     if scores is None or scores["version"] is None:
         return text
     return f"{text}\n{scores['rows']} rows scored by {scores['version']}: {scores['path']}"

@@ -75,12 +75,16 @@ class Ledger:
         Raises:
             Superseded: a later run took over.
         """
-        result = _read(self.folder, self._file(name))
+        result = self.result(name)
         if result is None or (stands is not None and not stands(result)):
             self.check()
             result = work()
             self._write(self._file(name), result)
         return result
+
+    def result(self, name: str) -> dict[str, Any] | None:
+        """The result of a stage; None if it is unfinished."""
+        return _read(self.folder, self._file(name))
 
     def noted(self, name: str) -> bool:
         """Whether a stage is finished."""

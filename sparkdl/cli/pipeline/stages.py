@@ -17,6 +17,7 @@ from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import BadInput, JobExit
 from sparkdl.cli.pipeline.cleaning import Clean, Score, Split
 from sparkdl.cli.pipeline.gate import Gate, evaluate
+from sparkdl.cli.pipeline.registering import register_version, verify_version
 from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.spark_errors import reading_rows
 from sparkdl.cli.pipeline.stage_log import Ledger
@@ -26,6 +27,7 @@ from sparkdl.io import files
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.registry import Versions
+from sparkdl.ml.tracking.registration import Registration
 from sparkdl.ml.warm_start import WarmStart
 
 _HELD = "sparkdl_held_out"
@@ -46,6 +48,7 @@ class PipelineRun:
     split: Split
     gate: Gate
     score: Score | None
+    register: Registration | None
     warm_start: bool
     force: bool
 
@@ -99,13 +102,35 @@ class PipelineRun:
         judged = stage(
             "gate", lambda: self.evaluate(name, held_out["path"]), lambda judged: over or judged["version"] == name
         )
+        if self.register is not None and judged["passed"]:  # first: a published model can be registered
+            stage(
+                "verify",
+                lambda: verify_version(self.spark, versions, name, held_out["path"]),
+                lambda verified: verified["version"] == name,
+            )
         result = stage(
             "publish",
             lambda: self._publish(judged, held_out["path"]),
             lambda result: result["published"] or not (self.force and result["passed"]),
         )
+        registered = self._registered(result) if result["published"] else None
         scores = None if self.score is None else stage("score", self.score_rows)
-        return {**result, "run": str(self.name), "scores": scores, "configuration": self.ledger.configuration}
+        of_run = {"run": str(self.name), "registered": registered, "configuration": self.ledger.configuration}
+        return {**result, **of_run, "scores": scores}
+
+    def _registered(self, result: dict[str, Any]) -> dict[str, Any] | None:
+        """The registered model and its version, registered once; None without ``register``."""
+        registration, verified = self.register, self.ledger.result("verify")
+        if registration is None or verified is None:
+            return None
+        return (
+            self.ledger.stage(
+                "register",
+                lambda: register_version(registration, self.versions, result, verified),
+                lambda earlier: not earlier or earlier["name"] == registration.name,
+            )
+            or None
+        )
 
     def extract(self) -> dict[str, Any]:
         """Clean the rows, split them, and write both sides."""

@@ -20,10 +20,12 @@ from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.param import Params
 from pyspark.ml.pipeline import PipelineSharedReadWrite
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickling import as_pickle, unpickled
+from sparkdl.ml.features.saved_stage import SavedStage
 from sparkdl.ml.persistence.factory import find
 from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types, is_plain
 from sparkdl.spark.jvm import qualify
@@ -146,6 +148,11 @@ class Saved:
             )
 
 
+def trusts(session: SparkSession) -> bool:
+    """Whether a session trusts pickled parts."""
+    return str(session.conf.get(TRUST, "false")).strip().lower() == "true"
+
+
 def numbered(folder: str, values: Sequence[Any]) -> dict[str, Any]:
     """Name values ``folder/00000`` and so on."""
     return {f"{folder}/{index:05d}": value for index, value in enumerate(values)}
@@ -254,12 +261,12 @@ class Reader(MLReader[Any]):
         """Whether pickled parts may be loaded."""
         if self.trusts or self._on_host:
             return self.trusts
-        return self.sparkSession.conf.get(TRUST, "false").strip().lower() == "true"  # type: ignore[union-attr]
+        return trusts(self.sparkSession)
 
     def _metadata(self, path: str) -> dict[str, Any]:
         try:
             metadata: dict[str, Any] = (
-                json.loads(files.read(f"{path}/{METADATA}"))
+                SavedStage.open(path).metadata
                 if self._on_host
                 else DefaultParamsReader.loadMetadata(path, self.sparkSession)
             )

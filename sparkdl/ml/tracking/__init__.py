@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkdl.ml.tracking.mlflow import MLflow as MLflow
+    from sparkdl.ml.tracking.registration import Registration as Registration
     from sparkdl.ml.tracking.tensorboard import TensorBoard as TensorBoard
 
-__all__ = ["MLflow", "TensorBoard"]
+__all__ = ["MLflow", "Registration", "TensorBoard"]
 
 
 def __getattr__(name: str) -> Any:

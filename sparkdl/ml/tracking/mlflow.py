@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import tempfile
 import time
 import warnings
@@ -27,17 +26,16 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.redaction import public
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.report import Report
-from sparkdl.ml.tracking.mlflow_model import EXTRA, log_model, register
+from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, experiment_id, make_experiment
+from sparkdl.ml.tracking.mlflow_model import log_model, register, served_torch_model
 from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.rows import configuration, read_row
 from sparkdl.ml.tracking.tracker import TrackerContext
 
-_DEFAULT = "0"  # the id of every store's default experiment
 _PARENT = "mlflow.parentRunId"
 _EVERY = 5.0  # seconds between batches of step metrics
 _BATCH = 100  # parameters, tags or metrics in a request; MLflow limits the total to 1 000
 _STOPPED = ("Stopped:", "KeyboardInterrupt:")  # errors of runs that a person stopped
-_REFUSED = re.compile(r"[^\w\-. :/]")  # characters that names may not have
 
 
 @dataclass(frozen=True)
@@ -93,18 +91,13 @@ class MLflow:
         mlflow = required("mlflow", EXTRA)
         default = str(mlflow.get_tracking_uri())
         uri = default if self.tracking_uri is None else self.tracking_uri
-        try:
+        with answering(uri):
             client = mlflow.MlflowClient(uri)
             active = mlflow.active_run() if uri == default else None
-            place = self._new(client, uri == default) if active is None else self._beside(client, active.info)
-        except InvalidInput:
-            raise
-        except Exception as error:  # any store's error
-            reason = f"{type(error).__name__}: {error}".replace(uri, public(uri))
-            raise InvalidInput(
-                f"MLflow does not answer at {public(uri)}: {reason} Set tracking_uri, or call mlflow.set_tracking_uri, "
-                "with the URI of a server or store."
-            ) from error
+            if active is None:
+                place = Place(experiment_id(client, self.experiment, default=uri == default))
+            else:
+                place = self._beside(client, active.info)
         directory = {} if run.directory is None else {"sparkdl.runDir": public(run.directory)}
         more = {name: str(value) for name, value in (self.tags or {}).items()}
         tags = {**place.tags, "sparkdl.version": __version__, **directory, **more}
@@ -123,16 +116,6 @@ class MLflow:
             return Place(active.experiment_id, run_id=active.run_id)
         return Place(active.experiment_id, tags={_PARENT: active.run_id})
 
-    def _new(self, client: Any, default: bool) -> Place:
-        if self.experiment is None:
-            # MLflow has no public function for its current experiment.
-            fluent = required("mlflow.tracking.fluent", EXTRA)
-            return Place(client.get_experiment(fluent._get_experiment_id() if default else _DEFAULT).experiment_id)
-        experiment = client.get_experiment_by_name(self.experiment)
-        if experiment is not None and experiment.lifecycle_stage != "active":
-            raise InvalidInput(f"the experiment {self.experiment!r} is deleted; restore it, or choose another name.")
-        return Place(None if experiment is None else experiment.experiment_id)
-
 
 class TrackedRun:
     """Logs one run."""
@@ -148,7 +131,7 @@ class TrackedRun:
         """Create the run unless it exists; log configuration and environment."""
         tags = self._place.tags
         if self._place.run_id is None:
-            experiment = self._place.experiment_id or self._make_experiment()
+            experiment = self._place.experiment_id or make_experiment(self._client, self._settings.experiment)
             self._run_id = self._client.create_run(experiment, tags=tags, run_name=self._name).info.run_id
         else:
             self._run_id, tag = self._place.run_id, required("mlflow.entities", EXTRA).RunTag
@@ -189,20 +172,10 @@ class TrackedRun:
         if errors:
             raise errors[0]
 
-    def _make_experiment(self) -> str:
-        name = self._settings.experiment
-        try:
-            return str(self._client.create_experiment(name))
-        except required("mlflow.exceptions", EXTRA).MlflowException:
-            experiment = self._client.get_experiment_by_name(name)  # another process may have made it
-            if experiment is None:
-                raise
-            return str(experiment.experiment_id)
-
     def _log_params(self, run_id: str, values: Mapping[str, Any]) -> None:
         entities, validation = required("mlflow.entities", EXTRA), required("mlflow.utils.validation", EXTRA)
         texts = {
-            _REFUSED.sub("_", name): _text(value, validation.MAX_PARAM_VAL_LENGTH) for name, value in values.items()
+            REFUSED.sub("_", name): _text(value, validation.MAX_PARAM_VAL_LENGTH) for name, value in values.items()
         }
         logged = self._client.get_run(run_id).data.params
         changed = [name for name, text in texts.items() if logged.get(name, text) != text]
@@ -218,7 +191,7 @@ class TrackedRun:
 
     def _measure(self, step: int, figures: Mapping[str, float]) -> None:
         metric, now = required("mlflow.entities", EXTRA).Metric, int(time.time() * 1000)
-        self._waiting += [metric(_REFUSED.sub("_", name), value, now, step) for name, value in figures.items()]
+        self._waiting += [metric(REFUSED.sub("_", name), value, now, step) for name, value in figures.items()]
 
     def _send(self, run_id: str, _: TrackerContext | None = None) -> None:
         waiting, self._waiting = self._waiting, []  # a failed request is not repeated
@@ -247,7 +220,8 @@ class TrackedRun:
         if not settings.log_model or not isinstance(run.model, TorchModel):
             return
         logged_run = self._client.get_run(run_id)
-        logged = log_model(self._client, logged_run, run.model, code_paths=settings.code_paths, step=self._last)
+        served = served_torch_model(run.model)
+        logged = log_model(self._client, logged_run, served, code_paths=settings.code_paths, step=self._last)
         if settings.registered_model_name is not None:
             register(self._client, logged, settings.registered_model_name)
 

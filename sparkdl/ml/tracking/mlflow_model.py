@@ -1,7 +1,7 @@
 """A trained model in MLflow's format; ``mlflow.pyfunc.load_model`` loads it, and it predicts without Spark.
 
-It holds the folder that ``TorchModel`` saves. A named factory must be importable where the model is loaded:
-``code_paths`` are logged with the model, and MLflow adds them to the Python path when it loads the model.
+It holds the folder that a ``TorchModel`` or a ``PipelineModel`` saves. A named factory must be importable where the
+model is loaded: ``code_paths`` are logged with the model, and MLflow adds them to the Python path when it loads it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -18,12 +19,35 @@ import numpy as np
 from sparkdl.ml.inference.local import input_types, output_types
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.local_folder import write_folder
+from sparkdl.ml.tracking.connection import EXTRA
 from sparkdl.ml.tracking.optional_imports import required
 
-EXTRA = "mlflow"
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model for MLflow.
+
+    Attributes:
+        write: writes the data into a folder of this host, which does not exist.
+        loader: the module whose ``_load_pyfunc`` loads the folder.
+        signature: MLflow's; None if unknown.
+    """
+
+    write: Callable[[str], object]
+    loader: str
+    signature: Any
 
 
-def log_model(client: Any, run: Any, model: TorchModel, *, code_paths: Sequence[str], step: int) -> Any:
+def served_torch_model(model: TorchModel) -> ServedModel:
+    """A ``TorchModel`` for MLflow."""
+
+    def write(folder: str) -> None:
+        write_folder(model, folder)
+
+    return ServedModel(write, "sparkdl.ml.tracking.pyfunc", _signature(model))
+
+
+def log_model(client: Any, run: Any, model: ServedModel, *, code_paths: Sequence[str], step: int = 0) -> Any:
     """Log a model after the run's last step, and return the logged model of MLflow."""
     logged = client.create_logged_model(
         run.info.experiment_id, name="model", source_run_id=run.info.run_id, params=run.data.params
@@ -41,20 +65,22 @@ def log_model(client: Any, run: Any, model: TorchModel, *, code_paths: Sequence[
     return logged
 
 
-def register(client: Any, logged: Any, name: str) -> None:
-    """Register a logged model as the next version of the model ``name``, which is created if missing."""
+def register(client: Any, logged: Any, name: str, tags: Mapping[str, str] | None = None) -> Any:
+    """Register a logged model as the next version of the model ``name``, which is created if missing; return it."""
     try:
         client.create_registered_model(name)
     except required("mlflow.exceptions", EXTRA).MlflowException as error:
         if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"):
             raise
     # MLflow would look up the model's URI, models:/<id>, in its current store, which may be another one.
-    client.create_model_version(name, logged.artifact_location, run_id=logged.source_run_id, model_id=logged.model_id)
+    return client.create_model_version(
+        name, logged.artifact_location, run_id=logged.source_run_id, tags=tags, model_id=logged.model_id
+    )
 
 
-def _save(model: TorchModel, folder: str, logged: Any, code_paths: Sequence[str]) -> None:
+def _save(model: ServedModel, folder: str, logged: Any, code_paths: Sequence[str]) -> None:
     data = os.path.join(folder, "data")
-    write_folder(model, data)
+    model.write(data)
     description = required("mlflow.models", EXTRA).Model(
         artifact_path=logged.artifact_location,
         run_id=logged.source_run_id,
@@ -65,27 +91,35 @@ def _save(model: TorchModel, folder: str, logged: Any, code_paths: Sequence[str]
         warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is given
         required("mlflow.pyfunc", EXTRA).save_model(
             os.path.join(folder, "model"),
-            loader_module="sparkdl.ml.tracking.pyfunc",
+            loader_module=model.loader,
             data_path=data,
             code_paths=list(code_paths) or None,
             mlflow_model=description,
-            signature=_signature(model),
+            signature=model.signature,
             pip_requirements=_requirements(),
         )
 
 
 def _signature(model: TorchModel) -> Any:
     """MLflow's signature of the model; None if its inputs are unknown."""
-    types, schema = required("mlflow.types", EXTRA), required("mlflow.types.schema", EXTRA)
+    types = required("mlflow.types", EXTRA)
     inputs = input_types(model)
     if inputs is None or any(not hasattr(np, dtype) for _, _, dtype in inputs):
         return None
     specs = [types.TensorSpec(np.dtype(dtype), (-1, *shape), name) for name, shape, dtype in inputs]
-    outputs = [
-        types.ColSpec(schema.Array(types.DataType[kind]) if array else types.DataType[kind], name)
-        for name, kind, array in output_types(model)
-    ]
-    return required("mlflow.models", EXTRA).ModelSignature(types.Schema(specs), types.Schema(outputs))
+    return required("mlflow.models", EXTRA).ModelSignature(types.Schema(specs), columns_schema(output_types(model)))
+
+
+def columns_schema(columns: Sequence[tuple[str, str, int]]) -> Any:
+    """MLflow's schema of columns: name, name of the type, and the depth of arrays, 0 for none."""
+    types, schema = required("mlflow.types", EXTRA), required("mlflow.types.schema", EXTRA)
+    specs = []
+    for name, kind, depth in columns:
+        of: Any = types.DataType[kind]
+        for _ in range(depth):
+            of = schema.Array(of)
+        specs.append(types.ColSpec(of, name))
+    return types.Schema(specs)
 
 
 def _requirements() -> list[str]:

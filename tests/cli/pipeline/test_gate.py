@@ -125,6 +125,7 @@ NESTED = "{{stages: [{{class_path: a, init_args: {{base: BASE, bases: [BASE]}}}}
     ("first", "second", "same"),
     [
         ("{data: {path: a}, keep: 5, root: /tmp, date: 2026-11-22}", "{data: {path: a}, keep: 3, root: x}", True),
+        ("{data: {path: a}}", "{data: {path: a}, register: {name: week}}", True),
         ("{data: {path: a}}", "{data: {path: b}}", False),
         ("{data: {path: a}}", "{data: {path: a}, clean: {columns: {events: 1}}}", False),  # a column, and no Param
         (STAGES.format(3, 2, 1), STAGES.format(3, 8, 5), True),

@@ -6,25 +6,31 @@ import json
 
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 
 from tests.cli.pipeline.week import DAY, DAYS, NEXT, ROWS, write
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
-def test_older_date_is_published_only_by_force(small):
+def test_older_date_is_published_and_registered_only_by_force(small, store):
+    small.keys = {"register": {"name": "week", "tracking_uri": store}}
+    mlflow = MlflowClient(store)
     assert small.run(date=NEXT)[0] == 0
     later = small.versions.current()
     code, printed = small.run("--gate.margin", 1)
+    assert mlflow.get_model_version_by_alias("week", "champion").tags["sparkdl.pipeline.version"] == later
     assert (code, small.versions.current()) == (0, later), printed
     assert f"passed, but {later} of a later date stays in use (--force publishes it)" in printed
     done = small.done()
     assert (done["passed"], done["published"], done["scores"]["version"]) == (True, False, later)
+    assert done["registered"] is None
     assert json.loads(next(line for line in printed.splitlines() if line.startswith("{"))) == done
     code, printed = small.run("--gate.margin", 1, "--force")
     assert (code, small.versions.current()) == (0, done["version"]), printed
     assert f"published {done['version']}" in printed
-    assert small.done() == {**done, "published": True}
+    assert small.done() == {**done, "published": True, "registered": {"name": "week", "version": "2"}}
+    assert mlflow.get_model_version_by_alias("week", "champion").tags["sparkdl.pipeline.version"] == done["version"]
 
 
 def test_redo_trains_again_on_rows_read_again(small):
@@ -39,10 +45,13 @@ def test_redo_trains_again_on_rows_read_again(small):
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_refused_model_ends_with_the_user_s_code(small, code):
+def test_refused_model_ends_with_the_user_s_code_and_is_not_registered(small, store, code):
+    small.keys = {"register": {"name": "week", "tracking_uri": store}}
     for _ in range(2):
         assert small.run("--gate.least", "1.1", f"--refused-exit-code={code}")[0] == code
     assert small.versions.current() is None
+    done = json.loads((small.root / f"runs/{DAY}/done.json").read_text())
+    assert (done["registered"], MlflowClient(store).search_registered_models()) == (None, [])
 
 
 def test_all_metrics_of_the_gate_have_to_pass(small):

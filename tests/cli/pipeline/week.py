@@ -32,6 +32,7 @@ class Small:
     def __init__(self, folder: Path, job: Any) -> None:
         self.folder, self.job, self.root = folder, job, folder / "root"
         self.versions = Versions(str(self.root))
+        self.keys: dict[str, Any] = {}  # of the configuration, in place of those below
 
     def configured(self, **network: Any) -> Path:
         """The configuration; ``network`` are more arguments of the classifier."""
@@ -52,7 +53,7 @@ class Small:
             "score": {"data": {"path": str(self.folder / "new"), "format": "parquet"}},
         }
         file = self.folder / "pipeline.yaml"
-        file.write_text(yaml.safe_dump(values))
+        file.write_text(yaml.safe_dump(values | self.keys))
         return file
 
     def run(self, *arguments: object, date: str = DAY, **network: Any) -> tuple[int, str]:

@@ -1,0 +1,41 @@
+"""VectorAssembler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.features.column import Array, Column
+from sparkdl.ml.features.saved_stage import SavedStage
+from sparkdl.ml.features.stage import Columns, FeatureStage, places
+
+
+@dataclass(frozen=True)
+class VectorAssembler(FeatureStage):
+    """Joins numbers, booleans and vectors to one vector; ``keep`` makes NaN of nulls, and keeps NaN."""
+
+    keep: bool = False
+
+    @classmethod
+    def of(cls, saved: SavedStage) -> VectorAssembler:
+        """Read the stage."""
+        return cls(saved.uid, *places(saved.params), keep=saved.params["handleInvalid"] == "keep")
+
+    def added(self, columns: Columns) -> dict[str, Column]:
+        """The vector; raises ``InvalidInput`` for nulls and NaN unless they are kept."""
+        pieces = [self._piece(name, columns[name]) for name in self.inputs]
+        return {self.outputs[0]: Column.full(np.concatenate(pieces, axis=1))}
+
+    def _piece(self, name: str, column: Column) -> Array:
+        number = column.values.ndim == 1 and column.values.dtype != object
+        values = self.numbers(name, column)[:, None] if number else self.vectors(name, column)
+        # As in Spark, NaN inside a vector is no error.
+        invalid = np.isnan(values[:, 0]) if number else column.null
+        if not self.keep and invalid.any():
+            raise InvalidInput(
+                f"{self}: the column {name!r} has {int(invalid.sum())} rows with null or NaN; fill them, or train with "
+                "handleInvalid='keep'."
+            )
+        return np.where(column.null[:, None], np.nan, values)

@@ -1,0 +1,134 @@
+"""Categories: StringIndexerModel, IndexToString, OneHotEncoderModel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.features.column import Array, Column, shown
+from sparkdl.ml.features.java_text import texts
+from sparkdl.ml.features.saved_stage import SavedStage
+from sparkdl.ml.features.stage import FeatureStage, Kind, places
+
+_KEEP = "train with handleInvalid='keep'"
+
+
+@dataclass(frozen=True)
+class StringIndexerModel(FeatureStage):
+    """The index of each label; with ``keep``, nulls and unknown labels have the index after the last."""
+
+    kind: ClassVar[Kind] = "double"
+
+    labels: tuple[tuple[str, ...], ...] = ()
+    keep: bool = False
+
+    @classmethod
+    def of(cls, saved: SavedStage) -> StringIndexerModel:
+        """Read the stage."""
+        labels = tuple(map(tuple, saved.data["labelsArray"]))
+        return cls(saved.uid, *places(saved.params), labels=labels, keep=saved.params["handleInvalid"] == "keep")
+
+    @property
+    def named(self) -> tuple[tuple[str, ...], ...]:
+        """The labels of each column's indices, in Spark's names."""
+        return tuple((*labels, "__unknown") if self.keep else labels for labels in self.labels)
+
+    def one(self, at: int, name: str, column: Column) -> Column:
+        """The indices; raises ``InvalidInput`` for nulls and unknown labels unless they are kept."""
+        labels = {label: float(index) for index, label in enumerate(self.labels[at])}
+        unknown = float(len(labels)) if self.keep else np.nan
+        indices = np.full(len(column.null), unknown)
+        present = ~column.null
+        distinct, codes = self.read(name, column.categories)
+        found = np.array([labels.get(text, unknown) for text in texts(distinct)], dtype=np.float64)
+        indices[present] = found[codes]
+        if np.isnan(indices).any():
+            wrong = [
+                *(["null"] if column.null.any() else []),
+                *([shown(distinct[np.isnan(found)])] if present.any() else []),
+            ]
+            raise InvalidInput(
+                f"{self}: the column {name!r} has {' and '.join(filter(None, wrong))}, which training did not see; "
+                f"expected one of its {len(labels)} labels. Leave these rows out, or {_KEEP}."
+            )
+        return Column.full(indices)
+
+
+@dataclass(frozen=True)
+class IndexToString(FeatureStage):
+    """The label of each index."""
+
+    kind: ClassVar[Kind] = "string"
+
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, saved: SavedStage) -> IndexToString:
+        """Read the stage; without labels of its own, ``labels`` is empty."""
+        return cls(saved.uid, *places(saved.params), labels=tuple(saved.params.get("labels") or ()))
+
+    def one(self, at: int, name: str, column: Column) -> Column:
+        """The labels; raises ``InvalidInput`` for an index without a label."""
+        present = ~column.null
+        index = self.numbers(name, column)[present]
+        # Java converts NaN to 0, and fractions towards 0.
+        whole = np.nan_to_num(index, nan=0.0, posinf=2**31 - 1, neginf=-(2**31)).astype(np.int64)
+        outside = (whole < 0) | (whole >= len(self.labels))
+        if outside.any():
+            raise InvalidInput(
+                f"{self}: the column {name!r} has {shown(index[outside])}; expected an index of one of the "
+                f"{len(self.labels)} labels, from 0."
+            )
+        result = np.full(len(column.null), None, dtype=object)
+        result[present] = np.array(self.labels, dtype=object)[whole]
+        return Column(result, column.null)
+
+
+@dataclass(frozen=True)
+class OneHotEncoderModel(FeatureStage):
+    """A vector with 1 at the index of the category.
+
+    Attributes:
+        sizes: the number of categories of each column.
+        keep: whether other indices are a category of their own, after the last.
+        drop_last: whether the last category has no place in the vector.
+    """
+
+    sizes: tuple[int, ...] = ()
+    keep: bool = False
+    drop_last: bool = True
+
+    @classmethod
+    def of(cls, saved: SavedStage) -> OneHotEncoderModel:
+        """Read the stage."""
+        keep, drop = saved.params["handleInvalid"] == "keep", bool(saved.params["dropLast"])
+        sizes = tuple(saved.data["categorySizes"])
+        return cls(saved.uid, *places(saved.params), sizes=sizes, keep=keep, drop_last=drop)
+
+    @property
+    def width(self) -> int:
+        """The numbers that it adds to a row."""
+        return sum(self.sizes) + len(self.sizes)
+
+    def one(self, at: int, name: str, column: Column) -> Column:
+        """The vectors; raises ``InvalidInput`` for an index without a category, unless it is kept."""
+        size, index = self.sizes[at], self.numbers(name, column)
+        known = (index >= 0) & (index < size)
+        if not self.keep:
+            self._check(name, index[~known & ~column.null], size)
+        place = np.where(known, np.nan_to_num(index), size).astype(np.int64)
+        width = size + self.keep - self.drop_last
+        vectors = np.zeros((len(index), width))
+        rows = np.flatnonzero(~column.null & (place < width))
+        vectors[rows, place[rows]] = 1.0
+        return Column(vectors, column.null)
+
+    def _check(self, name: str, wrong: Array, size: int) -> None:
+        if len(wrong):
+            raise InvalidInput(
+                f"{self}: the column {name!r} has {shown(wrong)}; expected an index of one of the {size} categories, "
+                f"from 0. Leave these rows out, or {_KEEP}."
+            )

@@ -1,0 +1,165 @@
+"""Reads a saved PipelineModel, and computes its columns stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.features.assembling import VectorAssembler
+from sparkdl.ml.features.column import Column
+from sparkdl.ml.features.hashing import FeatureHasher
+from sparkdl.ml.features.labels import IndexToString, OneHotEncoderModel, StringIndexerModel
+from sparkdl.ml.features.numbers import Binarizer, Bucketizer, ImputerModel
+from sparkdl.ml.features.saved_stage import SavedStage
+from sparkdl.ml.features.scaling import (
+    MaxAbsScalerModel,
+    MinMaxScalerModel,
+    Normalizer,
+    RobustScalerModel,
+    StandardScalerModel,
+)
+from sparkdl.ml.features.stage import Columns, FeatureStage, Stage
+
+_STAGES: tuple[type[FeatureStage], ...] = (
+    Binarizer,
+    Bucketizer,
+    FeatureHasher,
+    ImputerModel,
+    IndexToString,
+    MaxAbsScalerModel,
+    MinMaxScalerModel,
+    Normalizer,
+    OneHotEncoderModel,
+    RobustScalerModel,
+    StandardScalerModel,
+    StringIndexerModel,
+    VectorAssembler,
+)
+_BY_CLASS = {f"org.apache.spark.ml.feature.{kind.__name__}": kind for kind in _STAGES}
+_PIPELINES = ("org.apache.spark.ml.PipelineModel", "pyspark.ml.pipeline.PipelineModel")
+
+SUPPORTED = tuple(kind.__name__.removesuffix("Model") for kind in _STAGES)
+"""The names of the feature stages; a fitted one has the suffix ``Model``, if another class fits it."""
+
+Readers = Mapping[str, Callable[[SavedStage], Stage]]
+"""Further stages, by the class in their metadata."""
+
+
+@dataclass(frozen=True)
+class FeaturePipeline:
+    """The stages of a saved pipeline, in order; those of an inner pipeline are in its place."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns that the stages read and none of them adds before, in the order of their first use."""
+        made: set[str] = set()
+        inputs: dict[str, None] = {}
+        for stage in self.stages:
+            inputs.update(dict.fromkeys(name for name in stage.inputs if name not in made))
+            made.update(stage.outputs)
+        return list(inputs)
+
+    def needed(self, wanted: Iterable[str]) -> FeaturePipeline:
+        """The stages on which columns depend; an indexer of the label is none."""
+        names, kept = {*wanted}, list[Stage]()
+        for stage in reversed(self.stages):
+            if names & {*stage.outputs}:
+                kept.insert(0, stage)
+                names.update(stage.inputs)
+        return FeaturePipeline(tuple(kept))
+
+    def transform(self, columns: Columns) -> dict[str, Column]:
+        """The columns, and those that the stages add.
+
+        Raises:
+            InvalidInput: a column is missing, or has values that a stage rejects.
+        """
+        result = dict(columns)
+        for stage in self.stages:
+            result = stage.transform(result)
+        return result
+
+
+def read_pipeline(uri: str, others: Readers) -> FeaturePipeline:
+    """Read a saved PipelineModel.
+
+    Args:
+        uri: of its folder, on any filesystem that pyarrow supports.
+        others: readers of further stages.
+
+    Raises:
+        InvalidInput: the folder holds no pipeline, or a stage that cannot be read.
+    """
+    saved = SavedStage.open(uri)
+    if saved.class_name not in _PIPELINES:
+        raise InvalidInput(f"{uri} holds a {saved.class_name}; expected a saved PipelineModel.")
+    stages = list(_stages(saved, others))
+    labels: dict[str, tuple[str, ...]] = {}
+    for at, stage in enumerate(stages):
+        if isinstance(stage, IndexToString) and not stage.labels:  # Spark finds them in the column's metadata
+            stages[at] = replace(stage, labels=_labels(stage, labels))
+        labels |= dict.fromkeys(stage.outputs, ())
+        if isinstance(stage, StringIndexerModel):
+            labels |= dict(zip(stage.outputs, stage.named, strict=True))
+    return FeaturePipeline(tuple(stages))
+
+
+def _stages(saved: SavedStage, others: Readers) -> Iterable[Stage]:
+    for uri in saved.stage_uris():
+        inner = SavedStage.open(uri)
+        if inner.class_name in _PIPELINES:
+            yield from _stages(inner, others)
+        elif inner.class_name in others:
+            yield others[inner.class_name](inner)
+        elif inner.class_name in _BY_CLASS:
+            kind = _BY_CLASS[inner.class_name]
+            check(kind.__name__, inner.params)
+            yield _read(kind, inner)
+        else:
+            raise InvalidInput(unsupported(inner.class_name.rpartition(".")[2]))
+
+
+def _read(kind: type[FeatureStage], saved: SavedStage) -> FeatureStage:
+    try:
+        return kind.of(saved)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"{saved.uri} is damaged: {type(error).__name__}: {error}.") from error
+
+
+def check(name: str, params: Mapping[str, Any]) -> None:
+    """Check a stage before training, or a fitted one.
+
+    Raises:
+        InvalidInput: the stage drops rows, and a server has to answer for each.
+    """
+    if params.get("handleInvalid") == "skip":
+        raise InvalidInput(
+            f"handleInvalid of {name} is 'skip', which drops rows; a registered model predicts every row. Expected "
+            "'error' or 'keep'."
+        )
+
+
+def unsupported(name: str) -> str:
+    """The message about a stage that only Spark computes."""
+    return (
+        f"the stage {name} cannot be served without Spark; expected {', '.join(SUPPORTED)}, Pipeline, and a "
+        "PyTorch estimator of sparkdl. Leave out register, or compute its columns with clean.columns."
+    )
+
+
+def _labels(stage: IndexToString, labels: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    found = labels.get(stage.inputs[0])
+    if not found:
+        raise InvalidInput(without_labels(str(stage), stage.inputs[0]))
+    return found
+
+
+def without_labels(stage: str, column: str) -> str:
+    """The message about an IndexToString without labels."""
+    return f"{stage} has no labels, and no StringIndexer adds its column {column!r}; expected labels=[...]."

@@ -1,0 +1,112 @@
+"""The folder of a saved stage: its Params as JSON, and its fitted data as Parquet, as pyspark.ml writes both."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io import files
+from sparkdl.ml.features.column import Array
+
+_DOUBLES = {"NaN": float("nan"), "Inf": float("inf"), "-Inf": float("-inf")}  # which JSON does not have
+
+
+@dataclass(frozen=True)
+class SavedStage:
+    """A saved stage.
+
+    Attributes:
+        uri: of its folder.
+        metadata: the object in ``metadata/part-*``.
+    """
+
+    uri: str
+    metadata: dict[str, Any]
+
+    @staticmethod
+    def open(uri: str) -> SavedStage:
+        """Read the metadata.
+
+        Raises:
+            InvalidInput: the folder holds no stage.
+        """
+        text = b"".join(_parts(uri, "metadata"))
+        try:
+            metadata = json.loads(text)
+            return SavedStage(uri, {"class": metadata["class"], "uid": metadata["uid"], **metadata})
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(f"{uri} holds no saved stage of pyspark.ml: metadata: {error}.") from error
+
+    @property
+    def uid(self) -> str:
+        """The identifier of the stage."""
+        return str(self.metadata["uid"])
+
+    @property
+    def class_name(self) -> str:
+        """The class that wrote the stage: of the JVM, or of Python."""
+        return str(self.metadata["class"])
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """The Params by name, with their defaults."""
+        return {**self.metadata.get("defaultParamMap", {}), **self.metadata.get("paramMap", {})}
+
+    def double(self, name: str) -> float:
+        """A Param of type double."""
+        return _double(self.params[name])
+
+    def doubles(self, name: str) -> Array:
+        """A Param of type array of doubles."""
+        return np.array([_double(value) for value in self.params[name]])
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The one row of the fitted data, by column.
+
+        Raises:
+            InvalidInput: there is not one row.
+        """
+        try:
+            rows = [
+                row for part in _parts(self.uri, "data") for row in pq.read_table(pa.BufferReader(part)).to_pylist()
+            ]
+            (row,) = rows
+        except (ValueError, pa.ArrowException) as error:
+            raise InvalidInput(f"{self.uri} is damaged: data: {error}.") from error
+        return dict(row)
+
+    def vector(self, name: str) -> Array:
+        """A vector of the fitted data, float64."""
+        saved = self.data[name]
+        if saved["type"] == 1:
+            return np.array(saved["values"], dtype=np.float64)
+        vector = np.zeros(saved["size"])
+        vector[saved["indices"]] = saved["values"]
+        return vector
+
+    def stage_uris(self) -> list[str]:
+        """The folders of a pipeline's stages, in order."""
+        uids = self.params["stageUids"]
+        digits = len(str(len(uids)))
+        return [files.join(self.uri, f"stages/{at:0{digits}d}_{uid}") for at, uid in enumerate(uids)]
+
+
+def _double(value: Any) -> float:
+    return _DOUBLES[value] if isinstance(value, str) else float(value)
+
+
+def _parts(uri: str, name: str) -> list[bytes]:
+    """The contents of the files that Spark's tasks wrote into a subfolder, in order."""
+    folder = files.Folder.of(uri)
+    names = sorted(part for part in folder.sizes(name) if part.startswith("part-"))
+    if not names:
+        raise InvalidInput(f"{uri} holds no saved stage of pyspark.ml: {name}/part-* is missing.")
+    return [folder.read(f"{name}/{part}") for part in names]

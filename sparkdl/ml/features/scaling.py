@@ -1,0 +1,130 @@
+"""Vectors: StandardScalerModel, MinMaxScalerModel, MaxAbsScalerModel, RobustScalerModel, Normalizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sparkdl.ml.features.column import Array, Column
+from sparkdl.ml.features.saved_stage import SavedStage
+from sparkdl.ml.features.stage import FeatureStage, places
+
+
+@dataclass(frozen=True, eq=False)
+class Scaler(FeatureStage):
+    """``(value - shift) * scale`` in each place.
+
+    Attributes:
+        shift: float64 ``[width]``; None: none.
+        scale: float64 ``[width]``; None: 1.
+    """
+
+    shift: Array | None = None
+    scale: Array | None = None
+
+    @property
+    def width(self) -> int:
+        """The numbers that it adds to a row."""
+        known = self.shift if self.shift is not None else self.scale
+        return 1 if known is None else len(known)
+
+    def one(self, at: int, name: str, column: Column) -> Column:
+        """The scaled vectors."""
+        known = self.shift if self.shift is not None else self.scale
+        values = self.vectors(name, column, None if known is None else len(known))
+        values = values if self.shift is None else values - self.shift
+        return Column(values if self.scale is None else values * self.scale, column.null)
+
+
+def _inverse(values: Array, of_zero: float) -> Array:
+    """1 / value, and another number of 0."""
+    return np.where(values == 0, of_zero, 1.0 / np.where(values == 0, 1.0, values))
+
+
+class StandardScalerModel(Scaler):
+    """Subtracts the mean, and divides by the standard deviation; a deviation of 0 gives 0."""
+
+    @classmethod
+    def of(cls, saved: SavedStage) -> StandardScalerModel:
+        """Read the stage."""
+        shift = saved.vector("mean") if saved.params["withMean"] else None
+        scale = _inverse(saved.vector("std"), 0.0) if saved.params["withStd"] else None
+        return cls(saved.uid, *places(saved.params), shift=shift, scale=scale)
+
+
+class RobustScalerModel(Scaler):
+    """Subtracts the median, and divides by the range of quantiles; a range of 0 gives 0."""
+
+    @classmethod
+    def of(cls, saved: SavedStage) -> RobustScalerModel:
+        """Read the stage."""
+        shift = saved.vector("median") if saved.params["withCentering"] else None
+        scale = _inverse(saved.vector("range"), 0.0) if saved.params["withScaling"] else None
+        return cls(saved.uid, *places(saved.params), shift=shift, scale=scale)
+
+
+class MaxAbsScalerModel(Scaler):
+    """Divides by the largest absolute value; one of 0 leaves the values as they are."""
+
+    @classmethod
+    def of(cls, saved: SavedStage) -> MaxAbsScalerModel:
+        """Read the stage."""
+        return cls(saved.uid, *places(saved.params), scale=_inverse(saved.vector("maxAbs"), 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class MinMaxScalerModel(FeatureStage):
+    """Maps the range of training to the range from ``least`` to ``most``; NaN stays, a constant becomes the middle."""
+
+    low: Array = field(default_factory=lambda: np.zeros(0))
+    high: Array = field(default_factory=lambda: np.zeros(0))
+    least: float = 0.0
+    most: float = 1.0
+
+    @classmethod
+    def of(cls, saved: SavedStage) -> MinMaxScalerModel:
+        """Read the stage."""
+        low, high = saved.vector("originalMin"), saved.vector("originalMax")
+        least, most = saved.double("min"), saved.double("max")
+        return cls(saved.uid, *places(saved.params), low=low, high=high, least=least, most=most)
+
+    @property
+    def width(self) -> int:
+        """The numbers that it adds to a row."""
+        return len(self.low)
+
+    def one(self, at: int, name: str, column: Column) -> Column:
+        """The scaled vectors."""
+        values, extent = self.vectors(name, column, len(self.low)), self.high - self.low
+        scale = (self.most - self.least) / np.where(extent == 0, 1.0, extent)
+        scaled = (values - self.low) * scale + self.least
+        constant = (extent == 0) & ~np.isnan(values)
+        return Column(np.where(constant, (self.least + self.most) / 2, scaled), column.null)
+
+
+@dataclass(frozen=True)
+class Normalizer(FeatureStage):
+    """Divides each vector by its p-norm; a vector of zeros stays."""
+
+    p: float = 2.0
+
+    @classmethod
+    def of(cls, saved: SavedStage) -> Normalizer:
+        """Read the stage."""
+        return cls(saved.uid, *places(saved.params), p=saved.double("p"))
+
+    def one(self, at: int, name: str, column: Column) -> Column:
+        """The normalized vectors."""
+        values = self.vectors(name, column)
+        norm = _norm(np.abs(values), self.p)
+        return Column(values / np.where(norm == 0, 1.0, norm)[:, None], column.null)
+
+
+def _norm(values: Array, p: float) -> Array:
+    if np.isinf(p):
+        return np.asarray(np.fmax.reduce(values, axis=1, initial=0.0))
+    powers = values if p == 1 else values * values if p == 2 else values**p
+    # Spark adds from left to right; numpy's sum would add in pairs.
+    total = np.add.accumulate(powers, axis=1)[:, -1] if powers.shape[1] else np.zeros(len(powers))
+    return np.asarray(total if p == 1 else np.sqrt(total) if p == 2 else total ** (1.0 / p))

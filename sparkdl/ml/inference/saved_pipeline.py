@@ -1,0 +1,146 @@
+"""Predictions of a saved PipelineModel in this process, without Spark and without Java, on pandas DataFrames.
+
+``sparkdl.ml.features`` computes the feature stages, and ``InProcess`` scores with the PyTorch stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sparkdl.data.columns import listed
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.features.column import Column
+from sparkdl.ml.features.reader import FeaturePipeline, read_pipeline
+from sparkdl.ml.features.saved_stage import SavedStage
+from sparkdl.ml.features.stage import Columns, FeatureStage
+from sparkdl.ml.inference.local import InProcess, output_types
+from sparkdl.ml.model import TorchModel
+from sparkdl.ml.persistence.local_folder import read_folder
+
+_NUMBERS = 1 << 24  # of one batch of rows, in the widest stage: 128 MiB
+_MOST_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class TorchStage:
+    """A PyTorch model as a stage of a pipeline."""
+
+    model: TorchModel
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return tuple(self.model.getInputCols())
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The columns that it adds, the prediction first."""
+        return tuple(name for name, _, _ in output_types(self.model))
+
+    @property
+    def width(self) -> int:
+        """The numbers that it adds to a row, at least."""
+        return len(self.outputs)
+
+    @cached_property
+    def _predictor(self) -> InProcess:
+        return InProcess(self.model)
+
+    def transform(self, columns: Columns) -> dict[str, Column]:
+        """The columns and the predictions; raises ``InvalidInput`` if an input is missing or has nulls."""
+        inputs = {}
+        for name in self.inputs:
+            if name not in columns:
+                raise InvalidInput(f"the PyTorch stage needs {name!r}; there are {listed(list(columns))}.")
+            if nulls := int(columns[name].null.sum()):
+                raise InvalidInput(f"the column {name!r} of the PyTorch stage has {nulls} nulls; fill them.")
+            inputs[name] = columns[name].values
+        scored = self._predictor.predict(inputs)
+        return {**columns, **{name: _column(scored[name]) for name in scored}}
+
+
+def _column(values: pd.Series) -> Column:
+    return Column.full(np.stack(list(values)) if values.dtype == object else values.to_numpy())
+
+
+class SavedPipeline:
+    """A saved PipelineModel that predicts in this process."""
+
+    def __init__(self, stages: FeaturePipeline) -> None:
+        torch = [at for at, stage in enumerate(stages.stages) if isinstance(stage, TorchStage)]
+        if not torch:
+            raise InvalidInput("the pipeline has no PyTorch stage; expected a fitted estimator of sparkdl in it.")
+        last = stages.stages[torch[0] :]
+        self.outputs = list(dict.fromkeys(name for stage in last for name in stage.outputs))
+        self._stages = stages.needed(self.outputs)
+        self.inputs = self._stages.inputs
+        widest = max(stage.width for stage in self._stages.stages)
+        self._rows = max(1, min(_MOST_ROWS, _NUMBERS // widest))
+
+    @staticmethod
+    def load(uri: str, *, trust: bool = False) -> SavedPipeline:
+        """Load the folder that ``PipelineModel.save`` writes.
+
+        Args:
+            uri: a path or URI on any filesystem that pyarrow supports.
+            trust: also load pickled parts, which runs the code inside them.
+
+        Raises:
+            InvalidInput: a stage is missing, damaged or not supported, or none is a PyTorch model.
+        """
+
+        def torch(saved: SavedStage) -> TorchStage:
+            return TorchStage(read_folder(saved.uri, trust=trust))
+
+        name = f"{TorchModel.__module__}.{TorchModel.__name__}"
+        return SavedPipeline(read_pipeline(uri, {name: torch}))
+
+    def predict(self, data: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
+        """Predict the columns that the PyTorch stage and the stages after it add.
+
+        Vectors and arrays are numpy arrays. The missing values of pandas, NaN included, are nulls.
+
+        Args:
+            data: a DataFrame, or a mapping of columns, with the columns ``inputs``.
+            params: ignored; MLflow passes it to every model.
+
+        Raises:
+            InvalidInput: a column is missing, or has values that a stage rejects.
+        """
+        if not isinstance(data, (pd.DataFrame, Mapping)):
+            raise InvalidInput(f"the data is a {type(data).__name__}; expected a DataFrame with {listed(self.inputs)}.")
+        frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(dict(data))
+        missing = [name for name in self.inputs if name not in frame]
+        if missing:
+            raise InvalidInput(f"the data has no {listed(missing)}; it has {listed(list(map(str, frame)))}.")
+        parts = list(self._parts(frame))
+        columns = {name: [value for part in parts for value in part[name].items()] for name in self.outputs}
+        return pd.DataFrame(columns, index=frame.index)
+
+    def _parts(self, frame: pd.DataFrame) -> Iterator[dict[str, Column]]:
+        for start in range(0, len(frame), self._rows):
+            rows = frame.iloc[start : start + self._rows]
+            yield self._stages.transform({name: Column.of(rows[name], name) for name in self.inputs})
+
+    @property
+    def output_types(self) -> list[tuple[str, str, bool]]:
+        """The name, ``"float"``, ``"double"`` or ``"string"``, and whether it is an array, of each output column."""
+        types: dict[str, tuple[str, str, bool]] = {}
+        for stage in self._stages.stages:
+            if isinstance(stage, TorchStage):
+                types |= {one[0]: one for one in output_types(stage.model)}
+            elif isinstance(stage, FeatureStage):
+                for at, name in enumerate(stage.outputs):
+                    vector = (
+                        types.get(stage.inputs[at], ("", "", False))[2]
+                        if stage.kind == "same"
+                        else stage.kind == "vector"
+                    )
+                    types[name] = name, "string" if stage.kind == "string" else "double", vector
+        return [types[name] for name in self.outputs]

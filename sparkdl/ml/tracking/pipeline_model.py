@@ -1,0 +1,174 @@
+"""A saved PipelineModel for MLflow: which stages it may have, and the proof that it predicts as Spark does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.param import Params
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from sparkdl.data.columns import listed
+from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.io import files
+from sparkdl.ml.estimator import DistributedEstimator
+from sparkdl.ml.features import reader
+from sparkdl.ml.inference.saved_pipeline import SavedPipeline
+from sparkdl.ml.model import TorchModel
+from sparkdl.ml.persistence.reader_writer import trusts
+from sparkdl.ml.tracking.mlflow_model import ServedModel, columns_schema
+from sparkdl.ml.tracking.optional_imports import required
+from sparkdl.spark.columns import check_frame, col
+from sparkdl.spark.jvm import qualify
+
+_ROWS = 500
+_TOLERANCE = 1e-5
+# MLflow's names of Spark's types.
+_TYPES = {
+    "string": "string",
+    "boolean": "boolean",
+    "tinyint": "integer",
+    "smallint": "integer",
+    "int": "integer",
+    "bigint": "long",
+    "float": "float",
+    "double": "double",
+    "binary": "binary",
+}
+_NUMPY = {"float": np.float32, "double": np.float64, "integer": np.int32, "long": np.int64, "boolean": np.bool_}
+
+Described = tuple[str, str, int]
+"""The name of a column, MLflow's name of its type, and the depth of its arrays, 0 for none."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The columns of a verified pipeline, and the number of rows on which it predicts as Spark does."""
+
+    inputs: list[Described]
+    outputs: list[Described]
+    rows: int
+
+    def json(self) -> dict[str, Any]:
+        """The fields, as JSON values."""
+        return asdict(self)
+
+    @staticmethod
+    def of(values: dict[str, Any]) -> Verified:
+        """Read the fields of ``json``."""
+        inputs, outputs = (
+            [(name, kind, depth) for name, kind, depth in values[side]] for side in ("inputs", "outputs")
+        )
+        return Verified(inputs, outputs, values["rows"])
+
+    def served(self, path: str) -> ServedModel:
+        """The pipeline in a folder, for MLflow."""
+        signature = required("mlflow.models", "mlflow").ModelSignature(
+            columns_schema(self.inputs), columns_schema(self.outputs)
+        )
+        return ServedModel(lambda folder: files.copy(path, folder), "sparkdl.ml.tracking.pipeline_pyfunc", signature)
+
+
+def check_stages(stages: Sequence[Params]) -> None:
+    """Check, before training, that the fitted pipeline predicts without Spark.
+
+    Raises:
+        InvalidInput: a stage is not supported, drops rows, or lacks labels; or no stage is a PyTorch estimator.
+    """
+    torch, indexed = False, set[str]()
+    for stage in _flat(stages):
+        torch = torch or isinstance(stage, (DistributedEstimator, TorchModel))
+        if isinstance(stage, (DistributedEstimator, TorchModel)):
+            continue
+        kind = type(stage).__name__
+        fitted = {"QuantileDiscretizer": "Bucketizer"}.get(kind, kind.removesuffix("Model"))
+        if type(stage).__module__ != "pyspark.ml.feature" or fitted not in reader.SUPPORTED:
+            raise InvalidInput(reader.unsupported(kind))
+        params = {param.name: stage.getOrDefault(param) for param in stage.params if stage.isDefined(param)}
+        reader.check(kind, params)
+        if fitted == "StringIndexer":
+            indexed |= {*(params.get("outputCols") or [params.get("outputCol")])}
+        if fitted == "IndexToString" and not params.get("labels") and params.get("inputCol") not in indexed:
+            raise InvalidInput(reader.without_labels(kind, params.get("inputCol", "")))
+    if not torch:
+        raise InvalidInput("no stage is a PyTorch estimator of sparkdl; expected one, or leave out register.")
+
+
+def _flat(stages: Sequence[Any]) -> Iterator[Params]:
+    for stage in stages:
+        if isinstance(stage, Pipeline):
+            yield from _flat(stage.getStages())
+        elif isinstance(stage, PipelineModel):
+            yield from _flat(stage.stages)
+        else:
+            yield stage
+
+
+def verify(path: str, rows: DataFrame) -> Verified:
+    """Compare the predictions of a saved pipeline, without Spark, with Spark's, on up to 500 rows.
+
+    Raises:
+        InvalidInput: the path holds no such pipeline, or the rows lack columns or have types that MLflow does not know.
+        SparkdlError: the predictions differ.
+    """
+    check_frame(rows, bounded=True)
+    spark = rows.sparkSession
+    served = SavedPipeline.load(qualify(spark, path), trust=trusts(spark))
+    if missing := [name for name in served.inputs if name not in rows.columns]:
+        raise InvalidInput(f"the pipeline reads {listed(missing)}; the rows have {listed(rows.columns)}.")
+    inputs = [_described(name, rows.schema[name].dataType) for name in served.inputs]
+    wanted = [*served.inputs, *served.outputs]
+    collected = PipelineModel.load(path).transform(rows.limit(_ROWS)).select(*map(col, wanted)).collect()
+    if not collected:
+        raise InvalidInput("there is no row to compare predictions on; expected at least one.")
+    values = dict(zip(wanted, map(list, zip(*collected, strict=True)), strict=True))
+    predicted = served.predict(pd.DataFrame({name: _series(values[name], kind) for name, kind, _ in inputs}))
+    for name in served.outputs:
+        _compare(name, values[name], predicted[name].tolist())
+    outputs = [(name, kind, int(array)) for name, kind, array in served.output_types]
+    return Verified(inputs, outputs, len(collected))
+
+
+def _described(name: str, kind: T.DataType) -> Described:
+    depth, element = 0, T.ArrayType(T.DoubleType()) if isinstance(kind, VectorUDT) else kind
+    while isinstance(element, T.ArrayType):
+        depth, element = depth + 1, element.elementType
+    if element.simpleString() not in _TYPES:
+        raise InvalidInput(
+            f"column {name!r} has type {kind.simpleString()}, which has no type in MLflow; cast it to one of "
+            f"{', '.join(_TYPES)}."
+        )
+    return name, _TYPES[element.simpleString()], depth
+
+
+def _series(values: list[Any], kind: str) -> pd.Series:
+    """A column as a client of the served model has it."""
+    if kind not in _NUMPY or not isinstance(values[0], (bool, int, float)):
+        return pd.Series([_array(value) for value in values], dtype=object)
+    whole = None in values and kind in ("integer", "long", "boolean")
+    return pd.Series(values, dtype=object if whole else _NUMPY[kind])
+
+
+def _array(value: Any) -> Any:
+    return value.toArray() if hasattr(value, "toArray") else value
+
+
+def _compare(name: str, expected: list[Any], predicted: list[Any]) -> None:
+    for row, (one, other) in enumerate(zip(map(_array, expected), predicted, strict=True)):
+        if one is None or other is None or isinstance(one, str):
+            same = one == other
+        else:
+            same = np.shape(one) == np.shape(other) and np.allclose(
+                other, one, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True
+            )
+        if not same:
+            raise SparkdlError(
+                f"without Spark, {name!r} of row {row} is {other}, and with Spark {one}; nothing is registered. "
+                "Expected equal predictions: leave out register, and report the stages of the pipeline."
+            )
