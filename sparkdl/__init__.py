@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sparkdl.rounds.prox import Box as Box
     from sparkdl.rounds.prox import ElasticNet as ElasticNet
     from sparkdl.spark.cluster import SparkCluster as SparkCluster
+    from sparkdl.training.ema import EMA as EMA
     from sparkdl.training.loop import Training as Training
     from sparkdl.training.objective import Objective as Objective
     from sparkdl.training.strategies.allreduce import AllReduce as AllReduce
@@ -67,6 +68,7 @@ _NAMES = {
     "rounds.algorithms.parallel_sgd": "ParallelSGD",
     "rounds.prox": "Box ElasticNet L1 L2",
     "spark.cluster": "SparkCluster",
+    "training.ema": "EMA",
     "training.loop": "Training",
     "training.objective": "Objective",
     "training.strategies.allreduce": "AllReduce",

@@ -257,7 +257,7 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         _STEPS,
     )
     callbacks: Param[list[Any]] = param(
-        "objects with any of on_start, on_step, on_epoch, on_end(run), called on rank 0, with every_rank on all ranks",
+        "objects with methods such as on_step(run) and on_epoch(run), called on rank 0, with every_rank on all ranks",
         to_list,
         [],
         Scope.GANG | Scope.TASK | Scope.MEMBERS,

@@ -24,6 +24,7 @@ def make_report(workers: list[Trained], seconds: float, supervisor: Supervisor) 
         "restarts": len(supervisor.failures),
         "workers": list(supervisor.sizes),
         "best_epoch": reports[0]["best_epoch"],
+        "stop_reason": reports[0]["stop_reason"],
         **shares("rows_by_rank", [report["rows"] for report in reports]),
         **(spending(phases, [report["host"] for report in reports]) if all(phases) else {}),
     }

@@ -2,19 +2,27 @@
 
 A callback is an object with at least one of these methods:
 
-    on_start(run)    before the first step, or before the first step after a resume
-    on_step(run)     after each optimizer step
-    on_epoch(run)    after each epoch, once the history has its row
-    on_end(run)      after the last epoch
+    on_start(run)              before the first step, or before the first step after a resume
+    on_step(run)               after each optimizer step
+    on_validation_start(run)   after an epoch's last step, before its weights are validated and, if the best, kept
+    on_validation_end(run)     after that
+    on_epoch(run)              after each epoch, once the history has its row
+    on_end(run)                after the last epoch
 
 The workers get pickled copies of a callback, so its changes stay on them. Only rank 0 calls it, unless its attribute
 ``every_rank`` is true: then every rank does, and it may use collectives. An error that it raises fails the run.
+
+If it has ``state_dict()`` and ``load_state_dict(state)``, checkpoints hold its state, as plain data and tensors. With
+the attribute ``replicated``, its states are equal on all ranks, and a checkpoint holds one.
+
 Trackers, which run on the driver, are in ``sparkdl.ml.tracking.tracker``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +32,20 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock
 
-MOMENTS = ("on_start", "on_step", "on_epoch", "on_end")
+MOMENTS = ("on_start", "on_step", "on_validation_start", "on_validation_end", "on_epoch", "on_end")
+
+
+@dataclass
+class Requests:
+    """The requests of one worker's callbacks in the current epoch.
+
+    Attributes:
+        stop: the reason to stop after this epoch; None to train on.
+        logged: the last value by name.
+    """
+
+    stop: str | None = None
+    logged: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -36,6 +57,7 @@ class CallbackContext:
         size: number of workers.
         clock: epoch, step and samples so far.
         module: the module in training.
+        optimizer: of this worker.
         device: device of the module.
         epochs: number of epochs that the user asked for.
         steps: steps per epoch.
@@ -47,21 +69,102 @@ class CallbackContext:
     size: int
     clock: Clock
     module: nn.Module
+    optimizer: torch.optim.Optimizer
     device: torch.device
     epochs: int
     steps: int
     history: list[dict[str, Any]] = field(default_factory=list)
     loss: float | None = None
+    requests: Requests = field(default_factory=Requests, repr=False)
+
+    def stop(self, reason: str) -> None:
+        """End training after the current epoch, on all workers; the report's ``stop_reason`` has the reason.
+
+        If several callbacks do so in an epoch, the first reason of the lowest rank counts.
+        """
+        self.requests.stop = self.requests.stop or str(reason)
+
+    def log(self, **values: Any) -> None:
+        """Add numbers to the epoch's row of the history, which trackers log.
+
+        The last value of an epoch counts. If several ranks log a name, the row has the mean of their values.
+
+        Args:
+            values: numbers, or tensors with one element, by name.
+
+        Raises:
+            InvalidInput: a value is no number.
+        """
+        for name, value in values.items():
+            try:
+                self.requests.logged[name] = float(value)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise InvalidInput(f"run.log got {name}={value!r}; expected a number.") from error
 
 
-def methods_of(callbacks: Sequence[Any], rank: int) -> dict[str, list[Callable[[CallbackContext], None]]]:
-    """Moment -> the methods that the worker of this ``rank`` calls then, in the user's order."""
-    called = [callback for callback in callbacks if rank == 0 or getattr(callback, "every_rank", False)]
-    return {name: [getattr(callback, name) for callback in called if hasattr(callback, name)] for name in MOMENTS}
+def agreed(requests: Sequence[Requests], columns: Mapping[str, Any]) -> Requests:
+    """The requests of all workers as one.
+
+    Args:
+        requests: of each worker, by rank.
+        columns: of the epoch's row, whose names cannot be logged.
+
+    Raises:
+        InvalidInput: the row has a logged name already.
+    """
+    logged: dict[str, list[float]] = {}
+    for worker in requests:
+        for name, value in worker.logged.items():
+            logged.setdefault(name, []).append(value)
+    if taken := [name for name in logged if name in columns]:
+        raise InvalidInput(f"run.log got {', '.join(taken)}, which each row of the history has; expected other names.")
+    means = {name: math.fsum(values) / len(values) for name, values in logged.items()}
+    return Requests(next((worker.stop for worker in requests if worker.stop), None), means)
+
+
+def called_on(callbacks: Sequence[Any], rank: int) -> dict[str, Any]:
+    """The callbacks that the worker of this ``rank`` calls, in the user's order, by class and number in the class."""
+    seen: Counter[str] = Counter()
+    called = {}
+    for callback in callbacks:
+        name = type(callback).__qualname__
+        seen[name] += 1
+        if rank == 0 or getattr(callback, "every_rank", False):
+            called[f"{name} {seen[name]}"] = callback
+    return called
+
+
+def methods_of(callbacks: Iterable[Any]) -> dict[str, list[Callable[[CallbackContext], None]]]:
+    """Moment -> the methods that are called then, in order."""
+    return {name: [getattr(each, name) for each in callbacks if hasattr(each, name)] for name in MOMENTS}
+
+
+def states_of(callbacks: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The states of a worker's callbacks by name: of those whose states are equal on all ranks, and of the others."""
+    states: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for name, callback in callbacks.items():
+        if hasattr(callback, "state_dict"):
+            states[not getattr(callback, "replicated", False)][name] = callback.state_dict()
+    return states
+
+
+def load_states(callbacks: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+    """Restore states by name; a callback without a saved one keeps its own.
+
+    Raises:
+        InvalidInput: a state has no callback.
+    """
+    if missing := [name for name in states if not hasattr(callbacks.get(name), "load_state_dict")]:
+        raise InvalidInput(
+            f"the saved state is of a run with the callbacks {', '.join(missing)}; expected them in callbacks, or a "
+            "new run elsewhere."
+        )
+    for name, state in states.items():
+        callbacks[name].load_state_dict(state)
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:
-    """Raise InvalidInput if an object has none of the four methods, or a method ``prepare``, as trackers have."""
+    """Raise InvalidInput if an object has none of the methods, or a method ``prepare``, as trackers have."""
     for callback in callbacks:
         if hasattr(callback, "prepare"):
             raise InvalidInput(f"callbacks holds {callback!r}, a tracker of the driver; pass it as trackers=[...].")
@@ -69,7 +172,7 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
 
 
 def check_methods(param: str, callbacks: Sequence[Any]) -> None:
-    """Raise InvalidInput if an object in this ``param`` has none of the four methods."""
+    """Raise InvalidInput if an object in this ``param`` has none of the methods."""
     for callback in callbacks:
         if not any(callable(getattr(callback, name, None)) for name in MOMENTS):
             raise InvalidInput(

@@ -69,16 +69,24 @@ class GangEarlyStopping:
     """
 
     def __init__(self, group: Group, epochs: EarlyStopping, *, keep: bool) -> None:
-        self.finished = False  # whether training stops
+        self.reason: str | None = None  # why training stops before the last epoch
         self.epochs = epochs
         self._group, self._keep = group, keep
 
+    @property
+    def finished(self) -> bool:
+        """Whether training stops."""
+        return self.reason is not None
+
     def after(self, epoch: int, value: float, module: nn.Module) -> None:
         """Record an epoch, from 1, with its monitored value, the same on every worker, and its weights."""
+        stop = False
         if self._keep:
-            self.finished = self.epochs.after(epoch, value, lambda: b"" if self._group.rank else pack(module))
+            stop = self.epochs.after(epoch, value, lambda: b"" if self._group.rank else pack(module))
         elif self.epochs.patience is not None:
-            self.finished = self.epochs.after(epoch, value)
+            stop = self.epochs.after(epoch, value)
+        if stop:
+            self.reason = f"no better value in {self.epochs.patience} epochs"
 
     def weights(self, module: nn.Module) -> bytes:
         """Weights of the best epoch, else of the module, as safetensors; empty except on rank 0."""
@@ -87,12 +95,12 @@ class GangEarlyStopping:
         return pack(module) if self.epochs.weights is None else bytes(self.epochs.weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """The best epoch, its value, on rank 0 its weights, and whether training stops."""
-        return self.epochs.state_dict() | {"finished": self.finished}
+        """The best epoch, its value, on rank 0 its weights, and why training stops."""
+        return self.epochs.state_dict() | {"reason": self.reason}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
         self.epochs.load_state_dict(state)
-        self.finished = state["finished"]
+        self.reason = state["reason"]
         if self._group.rank and self.epochs.weights is not None:
             self.epochs.weights = b""  # In a larger gang a new rank resumes from the state of rank 0.

@@ -19,7 +19,7 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase, flush, measuring
-from sparkdl.training.callbacks import CallbackContext, methods_of
+from sparkdl.training.callbacks import CallbackContext, Requests, agreed, methods_of
 from sparkdl.training.evaluate import observe
 from sparkdl.training.metrics import MetricAccumulator
 from sparkdl.training.monitored_value import monitored
@@ -37,7 +37,7 @@ class TrainingMonitor:
         self.state = state
         self._criterion = state.training.objective.criterion(state.world.device)
         self._monitor = state.training.objective.monitor
-        self._callbacks = methods_of(state.training.callbacks, state.world.rank)
+        self._callbacks = methods_of(state.callbacks.values())
         self._shown = time.monotonic()
 
     @contextmanager
@@ -99,27 +99,48 @@ class TrainingMonitor:
         if mean is not None and not math.isfinite(mean):
             raise self._diverged(mean, "over")
         row |= state.meter.close(state.group)
+        self._call("on_validation_start")
         row |= self._validate(module)
         enter_phase("other")
         row |= {"seconds": seconds, "rows_per_second": state.rows.plan.total / max(seconds, 1e-9)}
         state.history.append(row)
-        if state.world.rank == 0:
-            record("epoch", clock=clock, **row)
         # Rank 0 decides for all: sums may differ in the last bit, and workers that stop alone leave the rest waiting.
         value = torch.tensor(monitored(row, self._monitor), dtype=torch.float64, device=state.world.device)
         state.group.broadcast_(value)
         state.replica.end_epoch(value.item())
         state.stopping.after(clock.epoch, value.item(), module)
+        self._call("on_validation_end")
         self._call("on_epoch")
+        self._fulfil(row)
+        if state.world.rank == 0:
+            record("epoch", clock=clock, **row)
         state.start_epoch()
         self._shown = time.monotonic()
         state.save()
         end_step(clock=clock, steps=0)
 
     def end(self) -> None:
-        """Call ``on_end`` after the last epoch."""
-        self.state.report["best_epoch"] = self.state.stopping.epochs.best
+        """Call ``on_end`` after the last epoch.
+
+        Raises:
+            InvalidInput: a callback stops or logs in it.
+        """
+        stopping = self.state.stopping
+        self.state.report |= {"best_epoch": stopping.epochs.best, "stop_reason": stopping.reason}
         self._call("on_end")
+        if self.state.requests != Requests():
+            raise InvalidInput(
+                "a callback called run.log or run.stop in on_end, after the last epoch; expected on_epoch."
+            )
+
+    def _fulfil(self, row: dict[str, Any]) -> None:
+        """Add the values that callbacks logged to the epoch's row, and stop if one asked for it; on all workers."""
+        state = self.state
+        if state.training.callbacks:
+            requests = agreed(state.group.gather(state.requests), row)
+            row |= requests.logged
+            state.stopping.reason = state.stopping.reason or requests.stop
+            state.requests = Requests()
 
     def _validate(self, module: nn.Module) -> dict[str, float]:
         state, training, rows = self.state, self.state.training, self.state.rows.validation
@@ -152,8 +173,9 @@ class TrainingMonitor:
         if self._callbacks[moment]:
             state, world = self.state, self.state.world
             run = CallbackContext(
-                *(world.rank, world.size, world.clock, state.replica.module, world.device),
+                *(world.rank, world.size, world.clock, state.replica.module, state.replica.optimizer, world.device),
                 *(state.training.epochs, state.rows.plan.steps, state.history, state.meter.local_mean()),
+                state.requests,
             )
             enter_phase("callbacks")
             for method in self._callbacks[moment]:

@@ -11,6 +11,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record
+from sparkdl.training.callbacks import Requests, called_on, load_states, states_of
 from sparkdl.training.dataloader import Rows
 from sparkdl.training.early_stopping import EarlyStopping, GangEarlyStopping
 from sparkdl.training.layouts import Replica
@@ -19,7 +20,7 @@ from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained, TrainingSpec
 from sparkdl.training.strategies import Sync
 
-_FORMAT = 4  # version of the saved state
+_FORMAT = 5  # version of the saved state
 # Entries of a place that may differ at an epoch's start, and their names in errors.
 _NAMES = {"workers": "number of workers", "shard_rows": "number of rows by shard"}
 
@@ -42,6 +43,8 @@ class TrainerState:
         stopping = EarlyStopping(training.patience, training.min_delta, training.objective.mode)
         keep = training.keeps_best(validated=rows.validation is not None)
         self.stopping = GangEarlyStopping(self.group, stopping, keep=keep)
+        self.callbacks = called_on(training.callbacks, world.rank)
+        self.requests = Requests()  # of this worker's callbacks in the current epoch
         self._random: dict[str, Any] | None = None
         self._spent = 0.0  # seconds that an earlier attempt spent in the first epoch
         self._begun = 0  # first step of the current epoch
@@ -92,7 +95,11 @@ class TrainerState:
         InvalidInput within a step.
         """
         replica = self.replica.state_dict()
-        replicated = {"replicated": replica.pop("replicated")} if self.sync.replicated else {}
+        shared, own = states_of(self.callbacks)
+        if self.sync.replicated:
+            replicated = {"replicated": replica.pop("replicated"), "callbacks": shared}
+        else:
+            replicated, own = {}, own | shared
         local = {
             "format": _FORMAT,
             "place": self._place(),
@@ -104,6 +111,8 @@ class TrainerState:
             "meter": self.meter.state_dict(),
             "metrics": metric_states(self.metrics),
             "stopping": self.stopping.state_dict(),
+            "callbacks": own,
+            "requests": vars(self.requests),
             "history": self.history,
             "report": self.report,
             "feed_wait_seconds": self.rows.report["feed_wait_seconds"],
@@ -148,6 +157,7 @@ class TrainerState:
         self.world.clock.load_state_dict(saved["clock"])
         self._begun = self.world.clock.step - saved["position"]
         self.stopping.load_state_dict(saved["stopping"])
+        self._restore_callbacks(saved, state["replicated"])
         self.history, self.report = saved["history"], saved["report"]
         self.rows.report["feed_wait_seconds"] = saved["feed_wait_seconds"]
         self._spent = saved["epoch_seconds"]
@@ -159,6 +169,14 @@ class TrainerState:
             self.report["phases"] = {}
         if self.world.rank == 0:
             record("restored", clock=self.world.clock, history=self.history)
+
+    def _restore_callbacks(self, saved: dict[str, Any], replicated: dict[str, Any]) -> None:
+        states = saved["callbacks"] | replicated.get("callbacks", {})
+        if saved["rank"] == self.world.rank:
+            self.requests = Requests(**saved["requests"])
+        else:  # a new rank of a larger gang resumes from rank 0's state, which may have more callbacks
+            states = {name: state for name, state in states.items() if name in self.callbacks}
+        load_states(self.callbacks, states)
 
     def _check(self, state: dict[str, Any]) -> None:
         if state["format"] != _FORMAT:

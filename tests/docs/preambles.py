@@ -296,12 +296,11 @@ def tuning(execute, folder, spark):
 
 
 def train(execute, folder, spark):
-    from sparkdl.telemetry.event_reader import read_events
-
     names = execute({"Net": Net, **frames(spark)})
     assert {"loss", "valid_loss", "valid_accuracy", "valid_auc"} <= names["validated"].history[0].keys()
     assert "best_epoch" in names["stopped"].report
-    assert [event for event in read_events(f"{folder}/runs/observed/events") if event.kind == "weight_norm"]
+    assert all(row["weight_norm"] > 0 for row in names["observed"].history)
+    assert names["averaged"].module().state_dict().keys() == names["observed"].module().state_dict().keys()
 
 
 PREAMBLES = {

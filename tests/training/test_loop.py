@@ -187,7 +187,7 @@ def test_callbacks_are_called_on_rank_0_or_on_every_rank(pair, tmp_path):
 def test_failing_and_invalid_callbacks_raise():
     with pytest.raises(WorkerFailed, match="ZeroDivisionError"):
         alone(Training(OBJECTIVE, 16, callbacks=[SimpleNamespace(on_end=lambda run: 1 // 0)]))
-    with pytest.raises(InvalidInput, match="none of the methods on_start, on_step, on_epoch, on_end"):
+    with pytest.raises(InvalidInput, match="none of the methods on_start, on_step, on_validation_start, on_valid"):
         Training(OBJECTIVE, 16, callbacks=[SimpleNamespace(on_end=print), "a string"])
 
 

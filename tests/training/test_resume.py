@@ -23,6 +23,7 @@ from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.serialization import pack_state, unpack_state
+from sparkdl.training.ema import EMA
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 from sparkdl.training.rng import random_state, set_random_state
@@ -65,6 +66,14 @@ class Draws:
         torch.rand(run.clock.step)
 
 
+class Logs:
+    """Logs the first step of each epoch, which a run resumed within the epoch must know."""
+
+    def on_step(self, run: Any) -> None:
+        if run.clock.step % run.steps == 1:
+            run.log(first=run.loss)
+
+
 def noisy(inputs: tuple[Any, ...], target: Tensor | None, generator: torch.Generator) -> tuple[Any, Tensor | None]:
     (x,) = inputs
     return (x + 0.1 * torch.randn(x.shape, generator=generator),), target
@@ -94,7 +103,7 @@ def adam() -> tuple[Training, Columns]:
 
 
 def sgd() -> tuple[Training, Columns]:
-    """Two epochs, with metrics of the training rows."""
+    """Two epochs with averaged weights, with metrics of the training rows."""
     metrics = {
         "accuracy": MulticlassAccuracy(4) + MulticlassAccuracy(4, average="micro"),
         "area": MulticlassAUROC(4),
@@ -110,7 +119,8 @@ def sgd() -> tuple[Training, Columns]:
         max_grad_norm=0.5,
         scheduler_interval="step",
     )
-    return Training(objective, 29, 2, seed=2, micro_batches=2, augment=noisy), COLUMNS
+    callbacks = [Logs(), EMA(0.5)]
+    return Training(objective, 29, 2, seed=2, micro_batches=2, augment=noisy, callbacks=callbacks), COLUMNS
 
 
 CASES = {"Adam": adam, "SGD": sgd}
@@ -176,7 +186,7 @@ def assert_alike(trained: list[Trained], expected: list[Trained]) -> None:
     for one, other in zip(trained, expected, strict=True):
         assert one.weights == other.weights
         assert repr(untimed(one.history)) == repr(untimed(other.history))
-        for name in ("best_epoch", "inputs", "output", "rows", "bytes_per_step"):
+        for name in ("best_epoch", "stop_reason", "inputs", "output", "rows", "bytes_per_step"):
             assert one.report[name] == other.report[name]
 
 
@@ -223,10 +233,11 @@ class Steps:
 @pytest.mark.parametrize("case", CASES)
 def test_finished_run_trains_no_more(case, tmp_path):
     """With more epochs, a run that stopped early stays finished, and another one continues."""
-    constant = replace(CASES[case]()[0].objective, scheduler=None)
+    training = CASES[case]()[0]
+    constant, callbacks = replace(training.objective, scheduler=None), [*training.callbacks, Steps(tmp_path / "seen")]
     expected = run(InlineCluster(), case, checkpointer := Folder(str(tmp_path)), objective=constant)
     checkpointer = replace(checkpointer, start=2 * STEPS)
-    resumed = run(InlineCluster(), case, checkpointer, objective=constant, callbacks=[Steps(tmp_path / "seen")])
+    resumed = run(InlineCluster(), case, checkpointer, objective=constant, callbacks=callbacks)
     assert not (tmp_path / "seen").exists()
     assert_alike(resumed, expected)
     longer = run(InlineCluster(), case, None, objective=constant, epochs=5)

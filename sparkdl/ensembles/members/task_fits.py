@@ -140,7 +140,8 @@ def _objectives(members: Sequence[Member], jobs: TaskRunner) -> dict[int, Object
 def _model(estimator: DistributedEstimator, objective: Objective, state: dict[str, Any]) -> tuple[Model, float]:
     """The model, and the seconds of its training."""
     report = state["report"]
-    entries = {name: report[name] for name in ("train_seconds", "feed_wait_seconds", "rows", "best_epoch")}
+    names = ("train_seconds", "feed_wait_seconds", "rows", "best_epoch", "stop_reason")
+    entries = {name: report[name] for name in names}
     entries |= {
         "seconds": state["seconds"],
         "rows_per_second": state["history"][-1]["samples"] / max(report["train_seconds"], 1e-9),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
@@ -35,6 +36,7 @@ class Replica(Protocol):
 
     module: nn.Module
     parameters: Sequence[nn.Parameter]
+    optimizer: Optimizer
     sink: GradientSink | None
     output: Any
 

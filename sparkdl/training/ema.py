@@ -1,0 +1,96 @@
+"""Exponential moving average of the weights, as a callback.
+
+    a_0 = w_0,  a_t = d_t a_{t-1} + (1 - d_t) w_t,  d_t = min(decay, (1 + t) / (10 + t))
+
+w_t are the weights after step t, and a_t their average. Early averages follow the weights more closely, so that the
+initial weights soon count for nothing; d_t is that of TensorFlow's ExponentialMovingAverage. B. Polyak and A. Juditsky,
+Acceleration of stochastic approximation by averaging, 1992, average the weights of all steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.training.callbacks import CallbackContext
+
+_START = 10  # of d_t
+
+
+class EMA:
+    """An exponential moving average of the weights, which validation, early stopping and the fitted model take.
+
+    The steps of training stay the same. Buffers, such as those of batch normalisation, are those of the training. Each
+    worker holds one more copy of the weights, and so does a checkpoint.
+
+    Args:
+        decay: the largest share of the earlier average, from 0 (the last weights) to below 1; default: 0.999, about the
+            last 1 000 steps.
+
+    Raises:
+        InvalidInput: ``decay`` is out of range.
+    """
+
+    every_rank = True  # each worker validates its own rows
+    replicated = True  # the replicas' weights are equal
+
+    def __init__(self, decay: float = 0.999) -> None:
+        if not 0 <= decay < 1:
+            raise InvalidInput(f"decay is {decay}; expected a number from 0 to below 1.")
+        self.decay = decay
+        self._updates = 0
+        self._average: dict[str, Tensor] = {}
+        self._weights: dict[str, Tensor] = {}  # of the training, while the module has the average
+
+    def on_start(self, run: CallbackContext) -> None:
+        """Begin with the weights, or with the restored average."""
+        trained = _trained(run.module)
+        self._average = {
+            name: self._average.get(name, value).detach().to(value, copy=True) for name, value in trained.items()
+        }
+
+    @torch.no_grad()
+    def on_step(self, run: CallbackContext) -> None:
+        """Update the average."""
+        self._updates += 1
+        decay = min(self.decay, (1 + self._updates) / (_START + self._updates))
+        trained = _trained(run.module)
+        averages = [self._average[name] for name in trained]
+        update: Any = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        update(averages, [value.detach() for value in trained.values()], self._updates)
+
+    def on_validation_start(self, run: CallbackContext) -> None:
+        """Put the average into the module."""
+        self._weights = {name: value.detach().clone() for name, value in _trained(run.module).items()}
+        _fill(run.module, self._average)
+
+    def on_validation_end(self, run: CallbackContext) -> None:
+        """Put the weights of the training back."""
+        _fill(run.module, self._weights)
+        self._weights = {}
+
+    def on_end(self, run: CallbackContext) -> None:
+        """Leave the average in the module."""
+        _fill(run.module, self._average)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The average and the number of its updates."""
+        return {"updates": self._updates, "average": self._average}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from ``state_dict``."""
+        self._updates, self._average = state["updates"], dict(state["average"])
+
+
+def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}
+
+
+@torch.no_grad()
+def _fill(module: nn.Module, weights: dict[str, Tensor]) -> None:
+    for name, value in _trained(module).items():
+        value.copy_(weights[name])
