@@ -19,7 +19,6 @@ import pytest
 
 import sparkdl
 from tests.docs.pages import ROOT, anchors, everything, in_language, links, newcomers, read, tokens
-from tests.telemetry.html.looking import find_browser
 
 
 @pytest.fixture(scope="module")
@@ -96,30 +95,6 @@ def test_page_of_a_notebook_has_its_outputs(repository, monkeypatch, tmp_path):
     assert '<img alt="output of the cell" src="data:image/png;base64,iVBORw0K">' in body
     assert "&lt;F&gt;" not in body
     assert "<pre>&lt;raw&gt;</pre>" in body
-
-
-_PICTURES = """<script>
-addEventListener("load", () => {
-  const wide = image => image.naturalWidth && image.getBoundingClientRect().width > 300;
-  const seen = [...document.querySelectorAll("article img")].filter(wide);
-  document.body.dataset.pictures = seen.length;
-});
-</script></body>"""
-
-
-@pytest.mark.slow
-def test_browser_shows_the_plots_of_a_notebook():
-    browser, page = find_browser(), ROOT / "build/docs/source/examples/quickstart.ipynb.html"
-    if not page.exists():
-        pytest.skip("make docs builds the page, as make check does")
-    html, probed = page.read_text(encoding="utf-8"), page.with_name("probed.html")
-    plots = html.count('<img alt="output of the cell"')
-    assert plots > 0
-    probed.write_text(html.replace("</body>", _PICTURES), encoding="utf-8")
-    try:
-        assert browser.data(probed)["pictures"] == str(plots)
-    finally:
-        probed.unlink()
 
 
 # ---- links within the repository ----------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
     python -m tests.notebooks.executing [NOTEBOOK ...]        default: all, as `make notebooks` does
 
-A notebook runs in a kernel of this Python, in an empty folder, without the user's kernels or profile. Its outputs are
+A notebook runs in a kernel of this Python, in an empty folder, without the user's kernels or profile. It finds data
+sets by SPARKDL_DATA, which names the tests' folder here. Its outputs are
 those of Python alone: JVMs and executors write into a log, which a failed cell shows. Progress bars are text, and keep
 their last state.
 """
@@ -26,6 +27,7 @@ from nbclient.exceptions import CellControlSignal, DeadKernelError
 from nbformat import NotebookNode
 
 from tests.class_archive import share_classes
+from tests.rounds.data import data_folder
 from tests.sessions import ROOT, driver_environment
 
 EXAMPLES = ROOT / "examples"
@@ -50,6 +52,11 @@ _LOG_LINES = 30
 
 def notebooks() -> list[Path]:
     return sorted(EXAMPLES.glob("*.ipynb"))
+
+
+def data_sets(notebook: NotebookNode) -> list[str]:
+    """The files of ``SPARKDL_DATA`` that a notebook reads, as ``data / "name"``."""
+    return sorted({name for cell in notebook.cells for name in re.findall(r'\bdata / "([^"]+)"', cell.source)})
 
 
 def executed(path: Path, folder: Path) -> NotebookNode:
@@ -86,6 +93,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "IPYTHONDIR": str(folder / "ipython"),
         "MPLCONFIGDIR": str(ROOT / "build" / "matplotlib"),  # its list of fonts takes seconds to make
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "SPARKDL_DATA": str(data_folder().resolve()),
         "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm's, of ipywidgets
     }
     environment = driver_environment(folder / "local", **settings)

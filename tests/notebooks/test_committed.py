@@ -10,14 +10,16 @@ import sys
 import nbformat
 import pytest
 
-from tests.notebooks.executing import EXAMPLES, METADATA, PROGRESS, executed, kinds, notebooks
+from tests.notebooks.executing import EXAMPLES, METADATA, PROGRESS, data_sets, executed, kinds, notebooks
+from tests.rounds.data import real
 from tests.sessions import ROOT
 
 LARGEST = 150_000  # bytes
 MAX_CELL_LINES = 25
 CELLS = range(8, 21)
 
-NAMES = {"quickstart", "own_loop", "choosing_a_strategy", "recovery", "ensembles", "pipeline"}
+NAMES = {"quickstart", "tabular", "images", "text", "scaling"}
+NAMES |= {"choosing_a_strategy", "recovery", "ensembles", "pipeline"}
 # Folders of a machine, and addresses in memory.
 PLACES = re.compile(
     r"(?:(?<![\w.:/])|\bfile:/*)/(?:tmp|home|root|usr|opt|var|mnt|work|private|Users)/|\b0x[0-9a-f]{6,}"
@@ -107,4 +109,6 @@ def test_notebook_gives_the_kinds_of_its_committed_outputs(path, tmp_path):
         """Without progress: a fast fit shows none."""
         return [sorted({*kinds(cell)} - {"progress"}) for cell in notebook.cells]
 
+    for name in data_sets(read(path)):
+        real(name)
     assert outputs(executed(path, tmp_path)) == outputs(read(path))
