@@ -10,6 +10,7 @@ import sys
 import nbformat
 import pytest
 
+from tests.docs.pages import anchors
 from tests.notebooks.executing import EXAMPLES, METADATA, PROGRESS, data_sets, executed, kinds, notebooks
 from tests.rounds.data import real
 from tests.sessions import ROOT
@@ -89,7 +90,10 @@ def test_notebook_reads_as_an_article(path):
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     links = [link for text in texts for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
     assert links
-    assert not [link for link in links if not (EXAMPLES / link).resolve().exists()]
+    for place, _, anchor in (link.partition("#") for link in links):
+        target = (EXAMPLES / place).resolve()
+        assert target.exists(), place
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), f"{place}#{anchor}"
 
 
 def test_places_of_a_machine_are_recognised():
