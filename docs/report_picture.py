@@ -25,8 +25,8 @@ from torchmetrics.classification import MulticlassAccuracy
 from benchmarks.events.browser import Browser
 from sparkdl import InputColumn, TorchClassifier
 
-EPOCHS, BATCH = 12, 128
-WINDOW = {"width": 1200, "height": 1550}  # pixels of the screenshot
+EPOCHS, BATCH = 20, 128
+WINDOW = {"width": 1200, "height": 1290}  # pixels of the screenshot
 
 
 def net() -> nn.Module:
