@@ -26,8 +26,8 @@ import pytest
 AT_A_TIME = 4
 _FAST = "not slow and not chaos and not gpu and not notebook"
 _OLDEST = (
-    *("spark/test_barrier.py", "spark/test_cluster.py", "spark/test_columns.py", "spark/test_python_daemon.py"),
-    *("ml/inference", "ml/persistence", "ml/test_estimator.py", "ml/test_rounds_fit.py"),
+    *("spark/test_cluster.py", "spark/test_columns.py", "spark/test_python_daemon.py"),
+    *("ml/inference", "ml/persistence", "ml/test_estimator.py"),
 )
 
 
