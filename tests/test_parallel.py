@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from tests.parallel import OLDEST
 
 PROGRAM = Path(__file__).with_name("parallel.py")
 SETTINGS = "[pytest]\nmarkers =\n    cluster: x\n    chaos: x\n    gpu: x\n    slow: x\n    notebook: x\n"
@@ -69,13 +72,16 @@ def test_code_and_second_chances(options, tests, code, retried, tmp_path):
 
 def test_oldest_pyspark_runs_the_tests_of_spark_once_more(tmp_path):
     (tmp_path / "pytest.ini").write_text(SETTINGS)
-    (tmp_path / "tests" / "ml" / "inference").mkdir(parents=True)
-    (tmp_path / "tests" / "test_plain.py").write_text(PLAIN)
-    (tmp_path / "tests" / "ml" / "inference" / "test_steady.py").write_text(
-        STEADY.replace("'x'", "__import__('os').environ['PYSPARK_PYTHON'] + '\\n'")
-    )
+    for place in (tmp_path / "tests" / name for name in OLDEST):
+        path = place if place.suffix else place / f"test_{place.name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(STEADY.replace("'x'", "__import__('os').environ['PYSPARK_PYTHON'] + '\\n'"))
     oldest = tmp_path / "oldest"
     oldest.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     oldest.chmod(0o755)
-    subprocess.run([sys.executable, PROGRAM, "--oldest", oldest.name], cwd=tmp_path, check=True)
-    assert sorted((tmp_path / "runs").read_text().split()) == sorted([sys.executable, str(oldest)])
+    command = [sys.executable, PROGRAM, "--oldest", oldest.name]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    expected = Counter({sys.executable: len(OLDEST), str(oldest): len(OLDEST)})
+    assert Counter((tmp_path / "runs").read_text().split()) == expected
+    path.unlink()  # a missing place is no success
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == pytest.ExitCode.USAGE_ERROR

@@ -86,7 +86,7 @@ class GangEarlyStopping:
         elif self.epochs.patience is not None:
             stop = self.epochs.after(epoch, value)
         if stop:
-            self.reason = f"no better value in {self.epochs.patience} epochs"
+            self.reason = f"no better value for patience={self.epochs.patience}"
 
     def weights(self, module: nn.Module) -> bytes:
         """Weights of the best epoch, else of the module, as safetensors; empty except on rank 0."""

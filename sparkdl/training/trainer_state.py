@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +44,8 @@ class TrainerState:
         stopping = EarlyStopping(training.patience, training.min_delta, training.objective.mode)
         keep = training.keeps_best(validated=rows.validation is not None)
         self.stopping = GangEarlyStopping(self.group, stopping, keep=keep)
-        self.callbacks = called_on(training.callbacks, world.rank)
+        # Copies, since another run of this process, such as another member of an ensemble, may have the same objects.
+        self.callbacks = called_on(copy.deepcopy(list(training.callbacks)), world.rank)
         self.requests = Requests()  # of this worker's callbacks in the current epoch
         self._random: dict[str, Any] | None = None
         self._spent = 0.0  # seconds that an earlier attempt spent in the first epoch

@@ -79,7 +79,7 @@ def test_stop_ends_training_of_all_workers_after_the_epoch(pair, callback, epoch
 
 def test_patience_has_its_reason():
     (worker,) = fit(InlineCluster(), training(patience=1, min_delta=1e9))
-    assert (len(worker.history), worker.report["stop_reason"]) == (2, "no better value in 1 epochs")
+    assert (len(worker.history), worker.report["stop_reason"]) == (2, "no better value for patience=1")
 
 
 # ---- log ----------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ VALIDATED: list[dict[str, Tensor]] = []
 
 
 class Notes:
-    """Notes the weights after each step, and those that are validated; in this process."""
+    """Appends the weights after each step to STEPS, and the validated weights to VALIDATED."""
 
     def on_start(self, run: Any) -> None:
         STEPS.append({name: value.detach().clone() for name, value in run.module.named_parameters()})
@@ -182,6 +182,17 @@ def test_average_of_two_workers_equals_that_of_one(pair):
     assert second.weights == b""
 
 
+def twice(world: Any, shard: Any) -> list[bytes]:
+    """The weights of two runs of one training, whose callbacks have the same objects."""
+    one = training(EMA(0.9))
+    return [one(world, shard).weights for _ in range(2)]
+
+
+def test_second_run_of_a_process_begins_its_own_average():
+    ((first, second),) = InlineCluster().gang(twice, numbers(), Case().columns())
+    assert second == first
+
+
 def test_best_epoch_keeps_its_average():
     held = numbers() | {"held": np.arange(ROWS) % 4 == 0}
     columns = replace(Case().columns(), validation=InputColumn("held", "bool"))
@@ -189,6 +200,10 @@ def test_best_epoch_keeps_its_average():
         InlineCluster().gang(training(EMA(0.9), keep_best=best), held, columns)[0].weights for best in (True, False)
     )
     assert kept == last  # the loss falls, and the last epoch is the best
+
+
+def perceptron(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
 
 
 def test_average_has_a_smaller_loss_than_noisy_weights_on_adult():
@@ -200,8 +215,7 @@ def test_average_has_a_smaller_loss_than_noisy_weights_on_adult():
         "held": held,
     }
     columns = Columns((InputColumn("x"),), InputColumn("y"), validation=InputColumn("held", "bool"))
-    model = partial(nn.Sequential, nn.Linear(x.shape[1], 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
-    objective = Objective(model, nn.BCEWithLogitsLoss(), partial(torch.optim.SGD, lr=1.0))
+    objective = Objective(partial(perceptron, x.shape[1]), nn.BCEWithLogitsLoss(), partial(torch.optim.SGD, lr=1.0))
     losses = []
     for callbacks in ([], [EMA(0.99)]):
         (worker,) = InlineCluster().gang(Training(objective, 8, 2, callbacks=callbacks), rows, columns)

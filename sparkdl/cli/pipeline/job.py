@@ -37,7 +37,7 @@ from sparkdl.cli.exit_codes import Refused
 from sparkdl.cli.pipeline.check import validate
 from sparkdl.cli.pipeline.cleaning import Clean, Score, Split
 from sparkdl.cli.pipeline.gate import Gate
-from sparkdl.cli.pipeline.registering import not_verified, register_version
+from sparkdl.cli.pipeline.registering import not_verified, register_once
 from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.cli.pipeline.stages import PipelineRun
@@ -106,14 +106,8 @@ def etl_train(
         raise InvalidInput(f"keep is {keep}; expected a number of versions, at least 1.")
     if not 0 <= refused_exit_code <= 255:
         raise InvalidInput(f"refused_exit_code is {refused_exit_code}; expected an exit code, from 0 to 255.")
-    steps: dict[str, Any] = {
-        "data": data,
-        "stages": stages,
-        "evaluator": evaluator,
-        "score": score,
-        "register": register,
-    }
-    steps |= {"clean": clean or Clean(), "split": split or Split(), "gate": gate or Gate()}
+    steps: dict[str, Any] = {"data": data, "stages": stages, "evaluator": evaluator, "score": score}
+    steps |= {"clean": clean or Clean(), "split": split or Split(), "gate": gate or Gate(), "register": register}
     steps["gate"].all_metrics(evaluator)  # raises for two metrics of one name
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         if check:
@@ -159,14 +153,10 @@ def publish(
     if not versions.is_complete(name):
         raise InvalidInput(f"the version {name} is deleted; --redo trains it again.")
     ledger = Ledger.open(folder, done["configuration"])
-    verified, registered = ledger.result("verify"), None
-    if register is not None and verified is None:
+    if register is not None and ledger.result("verify") is None:
         raise not_verified(name)
     versions.publish(name)
-    if register is not None and verified is not None:
-        registration, columns = register, verified
-        registered = ledger.stage("register", lambda: register_version(registration, versions, done, columns)) or None
-    result = {**done, "published": True, "registered": registered}
+    result = {**done, "published": True, "registered": register_once(ledger, register, versions, done)}
     ledger.close(result)
     return result
 

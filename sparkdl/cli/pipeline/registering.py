@@ -6,6 +6,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.persistence.registry import Versions
@@ -33,6 +34,25 @@ def not_verified(name: str) -> InvalidInput:
         f"the version {name} cannot be registered: its run had no register, and its validation rows are deleted. "
         "--redo trains it again."
     )
+
+
+def register_once(
+    ledger: Ledger, registration: Registration | None, versions: Versions, result: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Register a run's version as ``register_version`` does, unless the ledger has it already.
+
+    Returns:
+        ``name`` and ``version`` of the registered model; None without ``registration``, or if nothing was registered.
+    """
+    verified = ledger.result("verify")
+    if registration is None or verified is None:
+        return None
+    registered = ledger.stage(
+        "register",
+        lambda: register_version(registration, versions, result, verified),
+        lambda earlier: not earlier or earlier["name"] == registration.name,
+    )
+    return registered or None
 
 
 def register_version(

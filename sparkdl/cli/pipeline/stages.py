@@ -17,7 +17,7 @@ from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import BadInput, JobExit
 from sparkdl.cli.pipeline.cleaning import Clean, Score, Split
 from sparkdl.cli.pipeline.gate import Gate, evaluate
-from sparkdl.cli.pipeline.registering import register_version, verify_version
+from sparkdl.cli.pipeline.registering import register_once, verify_version
 from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.spark_errors import reading_rows
 from sparkdl.cli.pipeline.stage_log import Ledger
@@ -113,24 +113,10 @@ class PipelineRun:
             lambda: self._publish(judged, held_out["path"]),
             lambda result: result["published"] or not (self.force and result["passed"]),
         )
-        registered = self._registered(result) if result["published"] else None
+        registered = register_once(self.ledger, self.register, versions, result) if result["published"] else None
         scores = None if self.score is None else stage("score", self.score_rows)
         of_run = {"run": str(self.name), "registered": registered, "configuration": self.ledger.configuration}
         return {**result, **of_run, "scores": scores}
-
-    def _registered(self, result: dict[str, Any]) -> dict[str, Any] | None:
-        """The registered model and its version, registered once; None without ``register``."""
-        registration, verified = self.register, self.ledger.result("verify")
-        if registration is None or verified is None:
-            return None
-        return (
-            self.ledger.stage(
-                "register",
-                lambda: register_version(registration, self.versions, result, verified),
-                lambda earlier: not earlier or earlier["name"] == registration.name,
-            )
-            or None
-        )
 
     def extract(self) -> dict[str, Any]:
         """Clean the rows, split them, and write both sides."""
