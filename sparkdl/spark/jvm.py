@@ -6,16 +6,18 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
-from pyspark.ml.wrapper import JavaParams
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sparkdl.cluster.shutdown import take_sigterm
+
+if TYPE_CHECKING:
+    from pyspark.ml.wrapper import JavaParams  # it takes a worker a second to import pyspark.ml
 
 JVM_ERRORS = (PySparkException, Py4JError)
 """Errors of a Spark job, and of any other call into the JVM."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ def facts(rows: Iterable[object]) -> Iterator[tuple[int, int, bool, float]]:
     """A task of an RDD, about its Python worker."""
     deque(rows, maxlen=0)
     threads = len(os.listdir(f"/proc/{os.getppid()}/task"))
+    assert not [place for place in sys.path if place.endswith((".jar", "pyspark.zip"))]
     yield os.getppid(), threads, "torch._dynamo" in sys.modules, np.random.rand()
 
 
@@ -41,6 +43,7 @@ def facts_in_arrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def warm(spark):
+    spark.sparkContext.parallelize([0, 1], 2).barrier().mapPartitions(list).count()  # both executors have registered
     SparkCluster(spark, 2).warm_up()
     for thread in threading.enumerate():
         if thread.name == "sparkdl-warm-up":
@@ -69,6 +72,26 @@ def test_pysparks_own_daemon_needs_no_pytorch_and_its_workers_load_it():
     subprocess.run([sys.executable, "-c", script], check=True, timeout=LONG)
 
 
+def test_archives_whose_modules_are_installed_leave_the_path(tmp_path):
+    installed = tmp_path / "installed"
+    (installed / "package").mkdir(parents=True)
+    (installed / "package" / "__init__.py").write_text("x = 1\n")
+    archives = {
+        "same.zip": {"package/__init__.py": "x = 1\n", "package/tests/test_x.py": ""},
+        "classes.jar": {"X.class": ""},
+        "other.zip": {"package/__init__.py": "x = 1 + 1\n"},
+        "more.zip": {"package/__init__.py": "x = 1\n", "package/more.py": ""},
+        "single.zip": {"module.py": ""},
+    }
+    for name, files in archives.items():
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for file, text in files.items():
+                archive.writestr(file, text)
+    path = [*(str(tmp_path / name) for name in archives), str(tmp_path / "absent.zip"), str(installed)]
+    python_daemon.drop_installed(path)
+    assert [Path(place).name for place in path] == ["other.zip", "more.zip", "single.zip", "absent.zip", "installed"]
+
+
 def test_daemon_without_pytorch_says_so_once_and_lives(monkeypatch, capsys):
     def manager():
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -76,7 +99,8 @@ def test_daemon_without_pytorch_says_so_once_and_lives(monkeypatch, capsys):
 
     monkeypatch.setenv(python_daemon._PID, "")
     monkeypatch.setattr(python_daemon, "preload", Mock(side_effect=ImportError("No module named 'torch'")))
-    monkeypatch.setattr(python_daemon, "manager", manager)
+    monkeypatch.setattr("pyspark.daemon.manager", manager)
+    monkeypatch.setattr("sys.path", [*sys.path])
     before = signal.getsignal(signal.SIGUSR1)
     try:
         python_daemon.main()

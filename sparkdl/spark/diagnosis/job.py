@@ -13,6 +13,7 @@ from typing import Any
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
+from sparkdl.cluster.shutdown import POLL
 from sparkdl.errors import ClusterUnavailable
 from sparkdl.spark.cluster import missing_sparkdl
 from sparkdl.spark.error_messages import first_lines
@@ -35,9 +36,12 @@ def deadline(spark: SparkSession, seconds: float, what: str) -> Iterator[None]:
     context, tag, expired = spark.sparkContext, f"sparkdl-{uuid.uuid4().hex}", threading.Event()
 
     def watch(ended: threading.Event) -> None:
-        if not ended.wait(seconds):
-            expired.set()
+        if ended.wait(seconds):
+            return
+        expired.set()
+        while not ended.is_set():  # a job may begin after a cancellation
             context.cancelJobsWithTag(tag)
+            ended.wait(POLL)
 
     try:
         with tagged(context, tag, watch), job_description(spark, f"sparkdl doctor: {what}"):

@@ -45,5 +45,6 @@ def test_job_that_hangs_is_cancelled(spark):
 
     rows = spark.sparkContext.parallelize([1], 1).mapPartitions(hang)
     quick = spark.sparkContext.parallelize([1], 1)
-    assert collect_each(spark, [rows, rows], 0.5, "a nap") == ([], ["a nap did not end within 0.5 s"] * 2)
+    for limit in (0.5, 0.0):  # a limit of 0 s expires before the job begins
+        assert collect_each(spark, [rows] * 2, limit, "a nap") == ([], [f"a nap did not end within {limit:g} s"] * 2)
     assert collect_each(spark, [quick, quick], 60, "a job") == ([1, 1], [])
