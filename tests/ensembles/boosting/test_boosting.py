@@ -38,7 +38,7 @@ def wine(spark):
     x, y = load_wine(return_X_y=True)
     scaled = (x - x.mean(0)) / x.std(0)
     arrays = {"x": x, "few": scaled[:, [0, 6, 9]], "label": y.astype(np.float64), "w": np.linspace(0.5, 2.0, len(y))}
-    rows = frame(arrays).select("label", "w", "few", array_to_vector("x").alias("features")).repartition(3).cache()
+    rows = frame(arrays).select("label", "w", "few", array_to_vector("x").alias("features")).repartition(2).cache()
     rows.count()  # executors hold them from their first use on
     return rows
 
@@ -60,12 +60,12 @@ def test_three_classes_are_boosted_as_by_scikit_learn(wine, weighted):
     x, y = load_wine(return_X_y=True)
     weights = np.linspace(0.5, 2.0, len(y)) if weighted else None
     base = stump(weightCol="w") if weighted else stump()
-    ensemble = Boosting(base=base, numModels=6, learningRate=0.5, disagreementCol="apart")
+    ensemble = Boosting(base=base, numModels=4, learningRate=0.5, disagreementCol="apart")
     fitted = ensemble.fit(wine)
-    expected = AdaBoostClassifier(Tree(max_depth=1), n_estimators=6, learning_rate=0.5).fit(x, y, weights)
+    expected = AdaBoostClassifier(Tree(max_depth=1), n_estimators=4, learning_rate=0.5).fit(x, y, weights)
     assert [row["error"] for row in fitted.history] == pytest.approx(list(expected.estimator_errors_), rel=1e-9)
     assert fitted.weights == pytest.approx(list(expected.estimator_weights_), rel=1e-9)
-    assert (fitted.rule, fitted.numClasses, len(fitted.models), fitted.uid) == ("hard", 3, 6, ensemble.uid)
+    assert (fitted.rule, fitted.numClasses, len(fitted.models), fitted.uid) == ("hard", 3, 4, ensemble.uid)
     scored = fitted.transform(wine).cache()
     assert scored.where("prediction = label").count() / len(y) == pytest.approx(expected.score(x, y), abs=0.01)
     assert 0 < scored.agg({"apart": "max"}).first()[0] < 1
@@ -105,17 +105,17 @@ def test_resumed_fit_equals_an_uninterrupted_one(wine, tmp_path, monkeypatch):
         return Boosting(base=stump(), numModels=most, runDir=str(tmp_path / directory)).fit(wine)
 
     def fails(members, rows, plan):
-        if members[0].index == 2:
+        if members[0].index == 1:
             raise Lost
         return fit_on_driver(members, rows, plan)
 
     with monkeypatch.context() as patch:
         patch.setattr(boosting, "fit_members", fails)
         with pytest.raises(Lost):
-            ensemble("run", 3)
-    resumed, whole = ensemble("run", 4), ensemble("other", 4)
-    assert (resumed.report["restored"], resumed.report["trained"]) == ([0, 1], [2, 3])
-    assert (whole.report["restored"], whole.report["trained"]) == ([], [0, 1, 2, 3])
+            ensemble("run", 2)
+    resumed, whole = ensemble("run", 3), ensemble("other", 3)
+    assert (resumed.report["restored"], resumed.report["trained"]) == ([0], [1, 2])
+    assert (whole.report["restored"], whole.report["trained"]) == ([], [0, 1, 2])
     assert (resumed.weights, trees(resumed)) == (whole.weights, trees(whole))
     assert [row["error"] for row in resumed.history] == [row["error"] for row in whole.history]
     with pytest.raises(InvalidInput, match="learningRate"):

@@ -40,7 +40,7 @@ def chances(model, frame, **given):
 
 
 def test_sliced_model_reads_all_features_and_is_stored(people, tmp_path):
-    base = RandomForestClassifier(numTrees=2, maxDepth=3, seed=1)
+    base = RandomForestClassifier(numTrees=2, maxDepth=2, seed=1)
     members = [Member(index, base, features=Subspace("sqrt", index)) for index in range(2)]
     kept = MemberStore(str(tmp_path))
     kept.begin({})
@@ -54,7 +54,7 @@ def test_sliced_model_reads_all_features_and_is_stored(people, tmp_path):
 
 
 def test_renamed_features_are_sliced_and_models_saved(people, tmp_path):
-    base = DecisionTreeClassifier(maxDepth=3)
+    base = DecisionTreeClassifier(maxDepth=1)
     model = fitted(base, people, Subspace(5, 3))
     ensemble, expected = EnsembleModel([model], rule="soft"), chances(model, people)
     for frame, name in ((people, "features"), (people.withColumnsRenamed({"features": "f"}), "f")):
