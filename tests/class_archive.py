@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 ARCHIVE = ROOT / "build" / "classes.jsa"
 
-# The optimising compiler would take half of the processor time. Without it Java keeps 48 MB of code, and tests need more.
+# The optimising compiler would take half of the processor time. Without it, Java keeps 48 MB of compiled code, fewer
+# than the tests need.
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
 _PRELOADED = "-Dspark.python.daemon.module=sparkdl.spark.python_daemon"
 _QUIET = "-Xlog:cds*=off -Xlog:class+path*=off"  # whether the archive fits is no news for a job's output

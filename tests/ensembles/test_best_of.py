@@ -58,7 +58,7 @@ def test_metrics_are_of_unseen_rows(data):
 
 @pytest.mark.slow
 def test_candidates_of_any_library_with_their_own_labels(data):
-    network = TorchRegressor(model=nets.column, inputCols=["x"], labelCol="y", batchSize=20)
+    network = TorchRegressor(model=nets.column, inputCols=["x"], labelCol="y", batchSize=20, epochs=1)
     assembled = Pipeline(stages=[VectorAssembler(inputCols=["features"], outputCol="z"), good().setFeaturesCol("z")])
     model = best_of([network, assembled], parallelism=2).fit(data)
     assert (model.bestIndex, type(model.bestModel)) == (1, PipelineModel)
