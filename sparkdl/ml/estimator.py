@@ -17,6 +17,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.checkpointing import previous_workers
 from sparkdl.ml.column_params import described
+from sparkdl.ml.derived_columns.rows import DerivedColumns
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.gang_fit import fit_gang
@@ -86,6 +87,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         with watch:
             fitted = (fit_gang if fit.algorithm is None else fit_rounds)(fit, cluster, watch)
         values = fitted.report | {"seconds": time.monotonic() - start}
+        if fit.class_weights is not None:
+            values["class_weights"] = fit.class_weights
         report = watch.report(fitted.history, with_startup(values) if fit.algorithm is None else values)
         model = self.make_model(replace(fitted, report=report), fit.training.objective.model)
         watch.finish(model)
@@ -97,17 +100,18 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         Raises:
             InvalidInput: a Param is missing or has an invalid value.
         """
-        columns, strategy, device = self.read_columns(), self.getStrategy(), self.getDevice()
+        derived, strategy, device = self.derived_columns(), self.getStrategy(), self.getDevice()
         if is_algorithm(strategy) and device != "cpu":
             raise InvalidInput(
                 f"device is {device!r}, but the tasks of {type(strategy).__name__} run on CPUs; expected 'cpu', or a "
                 "strategy of a gang, such as AllReduce()."
             )
-        run = Run(self.run_directory(dataset, columns))
+        training, run = self.training(), Run(self.run_directory(dataset, derived.columns))
+        rows = derived.read(dataset)
         return FitSpec(
-            dataset,
-            columns,
-            self.training(),
+            rows.frame,
+            rows.columns,
+            training,
             run,
             {} if run.directory is None else self._descriptions(),
             self.getCheckpointInterval(),
@@ -117,6 +121,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             strategy if is_algorithm(strategy) else None,
             self.getMaxRounds(),
             self.getMaxSeconds(),
+            rows.class_weights,
         )
 
     def _choose_workers(self, fit: FitSpec) -> int | None:
@@ -141,8 +146,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         factory = getattr(scheduler, "func", scheduler)
         # A function may make a ReduceLROnPlateau.
         plateau = scheduler is not None and not (isinstance(factory, type) and factory is not ReduceLROnPlateau)
-        keep_best, validated = self.getKeepBest(), self.getValidationIndicatorCol() is not None
-        compared = self.getPatience() is not None or (validated if keep_best is None else keep_best)
+        keep_best = self.getKeepBest()
+        compared = self.getPatience() is not None or (self._is_validated if keep_best is None else keep_best)
         ignored: dict[str, str] = {}
         if scheduler is None and not in_rounds:
             ignored["schedulerInterval"] = "scheduler"
@@ -190,8 +195,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
                 f"model is a {type(model).__name__}, which is made already, and modelArgs is {arguments}; expected the "
                 f"class, as in model={type(model).__name__}, or no modelArgs."
             )
-        metrics, validated = self.getMetrics(), self.getValidationIndicatorCol() is not None
-        check_monitor(self.getMonitor(), metrics, validated=validated, in_rounds=is_algorithm(self.getStrategy()))
+        metrics, in_rounds = self.getMetrics(), is_algorithm(self.getStrategy())
+        check_monitor(self.getMonitor(), metrics, validated=self._is_validated, in_rounds=in_rounds)
         objective = Objective(
             partial(model, **arguments) if arguments else model,
             self.getLoss(),
@@ -249,6 +254,20 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             row_id=column(self.getIdCol(), "int64"),
             floating=floating,
         )
+
+    def derived_columns(self) -> DerivedColumns:
+        """The columns of ``read_columns``, and those that a fit derives from them.
+
+        Raises:
+            InvalidInput: Params contradict each other.
+        """
+        classes = None if self.getClassWeights() is None else self.classes()
+        return DerivedColumns.of(self, self.read_columns(), classes)
+
+    @property
+    def _is_validated(self) -> bool:
+        """Whether a fit has validation rows."""
+        return self.getValidationIndicatorCol() is not None or self.getValidationFraction() is not None
 
     def _target(self, floating: str) -> InputColumn | tuple[InputColumn, ...] | None:
         label = self.getLabelCol()

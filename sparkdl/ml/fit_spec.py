@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import Columns
+from sparkdl.ml.derived_columns.class_weights import ClassWeights
 from sparkdl.ml.persistence.export import Signature
 from sparkdl.ml.run import Run
 from sparkdl.rounds import Algorithm
@@ -22,6 +23,7 @@ class FitSpec:
         training: the objective and the settings of the loop; rounds use its objective, seed, patience and functions.
         descriptions: of the Params that checkpoints depend on, by name; empty without a run's directory.
         algorithm: of a fit in rounds; None for a gang.
+        class_weights: a weight for each class, which the weight column of ``columns`` contains; default: none.
     """
 
     data: DataFrame
@@ -36,6 +38,7 @@ class FitSpec:
     algorithm: Algorithm | None
     max_rounds: int | None
     max_seconds: float | None
+    class_weights: ClassWeights | None = None
 
 
 @dataclass(frozen=True)

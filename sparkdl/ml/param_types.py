@@ -75,6 +75,15 @@ to_estimators = list_of(Estimator, "a list of pyspark.ml Estimators")
 to_evaluator = checked(
     lambda value: isinstance(value, Evaluator), "a pyspark.ml Evaluator, such as RegressionEvaluator()"
 )
+to_fraction = checked(lambda number: 0 < number < 1, "a number above 0 and below 1", to_float)
+to_class_weights = checked(
+    lambda weights: (
+        weights == "balanced"
+        or (isinstance(weights, list) and len(weights) >= 2 and all(0 < weight < math.inf for weight in weights))
+    ),
+    "'balanced', or a list of a number above 0 for each class",
+    by_value(lambda value: value if isinstance(value, str) else TypeConverters.toListFloat(value)),
+)
 to_thresholds = checked(
     lambda numbers: len(numbers) >= 2 and min(numbers) >= 0 and numbers.count(0.0) <= 1,
     "a number of at least 0 for each class, at most one of them 0",

@@ -32,8 +32,10 @@ from sparkdl.ml.param_types import (
     positive,
     to_arguments,
     to_boolean,
+    to_class_weights,
     to_columns,
     to_float,
+    to_fraction,
     to_function,
     to_int,
     to_interval,
@@ -198,6 +200,18 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     )
     validationIndicatorCol: Param[str | None] = param(
         "boolean column; true keeps a row out of training and in validation; None for none", to_string, None
+    )
+    validationFraction: Param[float | None] = param(
+        "share of the rows that are validation rows, as a hash of idCol decides, or without it of inputs and labels; "
+        "None for none",
+        to_fraction,
+        None,
+    )
+    classWeights: Param[list[float] | str | None] = param(
+        "weights of a classifier's classes in the loss, by which row weights are multiplied: 'balanced', inverse to "
+        "their training rows, or a list of one for each class; None for 1 each",
+        to_class_weights,
+        None,
     )
     idCol: Param[str | None] = param(
         "unique integer column that fixes the order of rows; None numbers them on arrival", to_string, None

@@ -108,6 +108,8 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     labelCol: Param[str | list[str] | None]
     weightCol: Param[str | None]
     validationIndicatorCol: Param[str | None]
+    validationFraction: Param[float | None]
+    classWeights: Param[list[float] | str | None]
     idCol: Param[str | None]
     numWorkers: Param[int | None]
     batchSize: Param[int]
@@ -143,6 +145,8 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         labelCol: str | list[str] | None = "label",
         weightCol: str | None = None,
         validationIndicatorCol: str | None = None,
+        validationFraction: float | None = None,
+        classWeights: list[float] | str | None = None,
         idCol: str | None = None,
         numWorkers: int | None = None,
         batchSize: int = 256,
@@ -198,6 +202,8 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         labelCol: str | list[str] | None = "label",
         weightCol: str | None = None,
         validationIndicatorCol: str | None = None,
+        validationFraction: float | None = None,
+        classWeights: list[float] | str | None = None,
         idCol: str | None = None,
         numWorkers: int | None = None,
         batchSize: int = 256,
@@ -263,6 +269,10 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     def setWeightCol(self, value: str | None) -> Self: ...
     def getValidationIndicatorCol(self) -> str | None: ...
     def setValidationIndicatorCol(self, value: str | None) -> Self: ...
+    def getValidationFraction(self) -> float | None: ...
+    def setValidationFraction(self, value: float | None) -> Self: ...
+    def getClassWeights(self) -> list[float] | str | None: ...
+    def setClassWeights(self, value: list[float] | str | None) -> Self: ...
     def getIdCol(self) -> str | None: ...
     def setIdCol(self, value: str | None) -> Self: ...
     def getNumWorkers(self) -> int | None: ...

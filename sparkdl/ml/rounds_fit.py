@@ -83,8 +83,8 @@ def _check(fit: FitSpec, algorithm: Algorithm) -> None:
     if compared and unknown and not getattr(algorithm, "reports_loss", True):
         given = "keepBest is True" if training.patience is None else f"patience is {training.patience}"
         raise InvalidInput(
-            f"{given}, but {name} reports no loss; set validationIndicatorCol, or monitor, or leave both out: {name} "
-            "stops by its own rule."
+            f"{given}, but {name} reports no loss; set validationIndicatorCol or validationFraction, or monitor, or "
+            f"leave all out: {name} stops by its own rule."
         )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType
 
@@ -24,11 +24,15 @@ def fingerprint(frame: DataFrame, columns: Columns | Sequence[str] | None = None
     """
     read = frame if columns is None else select_columns(frame, columns)[0].drop(ROW_ID)
     names = sorted(field.name for field in read.schema.fields if _hashable(field.dataType))
-    # xxHash skips nulls and ignores names, but a fit reads columns by name.
-    parts = [part for name in names for part in (F.lit(name), col(name).isNull(), col(name))]
-    hashes = read.select(F.xxhash64(*parts).cast("decimal(20,0)").alias("hash"))
+    hashes = read.select(row_hash({name: col(name) for name in names}).cast("decimal(20,0)").alias("hash"))
     ((rows, total),) = hashes.agg(F.count("hash"), F.sum("hash")).collect()
     return f"{rows} rows, {total or 0}"
+
+
+def row_hash(values: Mapping[str, Column]) -> Column:
+    """The 64-bit hash (xxHash) of a row's values and their names, whose order does not count."""
+    # xxHash skips nulls and ignores names, but a fit reads columns by name.
+    return F.xxhash64(*(part for name in sorted(values) for part in (F.lit(name), values[name].isNull(), values[name])))
 
 
 def _hashable(kind: DataType) -> bool:

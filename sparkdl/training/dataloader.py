@@ -108,7 +108,9 @@ def check_split(training: int, validation: int | None, mass: float, validation_m
     if not training:
         raise InvalidInput("there are no rows to train on: every row is a validation row.")
     if validation == 0:
-        raise InvalidInput("no row is a validation row; mark some rows, or leave the validation column out.")
+        raise InvalidInput(
+            "no row is a validation row; mark some rows, or set a larger validationFraction, or leave both Params out."
+        )
     for kind, total in (("training", mass), ("validation", validation_mass if validation else 1.0)):
         if not total:
             raise InvalidInput(

@@ -60,7 +60,11 @@ def check_monitor(monitor: str | None, metrics: Mapping[str, Any], *, validated:
         or (in_rounds and not monitor.startswith("valid_") and monitor not in names)
     ):
         return
-    advice = "" if validated or not monitor.startswith("valid_") else " Set validationIndicatorCol for validation rows."
+    advice = (
+        ""
+        if validated or not monitor.startswith("valid_")
+        else " For validation rows, set validationFraction or validationIndicatorCol."
+    )
     raise InvalidInput(f"monitor is {monitor!r}; the history has {', '.join(columns) or 'no metrics'}.{advice}")
 
 
@@ -69,8 +73,8 @@ def monitored(row: Mapping[str, Any], monitor: str | None) -> float:
     name = next((loss for loss in _LOSSES if loss in row), None) if monitor is None else monitor
     if name is None:
         raise InvalidInput(
-            f"patience and keepBest need a loss, and the history has {', '.join(row)}; set validationIndicatorCol, "
-            "or monitor to one of these."
+            f"patience and keepBest need a loss, and the history has {', '.join(row)}; set validationFraction or "
+            "validationIndicatorCol, or monitor to one of these."
         )
     value = row.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):

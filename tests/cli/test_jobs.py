@@ -118,6 +118,15 @@ def test_columns_and_callbacks_are_objects(estimator):
         assert result == [(resolve_name("some_nets.Saves"), 3), (resolve_name("some_nets.Saves"), 1)]
 
 
+def test_validation_fraction_and_class_weights(estimator):
+    for found in (
+        estimator({"validationFraction": 0.1, "classWeights": [1, 2.5]}),
+        estimator({}, "--estimator.validationFraction", "0.1", "--estimator.classWeights", "[1, 2.5]"),
+    ):
+        assert (found.getValidationFraction(), found.getClassWeights()) == (0.1, [1.0, 2.5])
+    assert estimator({"classWeights": "balanced"}).getClassWeights() == "balanced"
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "torch.optim.AdamW", {"class_path": "torch.optim.AdamW"}])
 def test_optimizer_is_a_name_or_a_class(estimator, optimizer):
     settings = {"learningRate": 0.5, "optimizerArgs": {"weight_decay": 0.1}, "modelArgs": {"hidden": 7}}

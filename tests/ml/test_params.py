@@ -48,6 +48,8 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "labelCol": ("label", "y"),
     "weightCol": (None, "w"),
     "validationIndicatorCol": (None, "valid"),
+    "validationFraction": (None, 0.25),
+    "classWeights": (None, "balanced"),
     "idCol": (None, "id"),
     "predictionCol": ("prediction", "p"),
     "rawPredictionCol": ("rawPrediction", "raw"),
@@ -209,6 +211,14 @@ without_uses_optimizer = make_dataclass("Half", [], namespace=ALGORITHM)
         ("strategy", AllReduce, r"strategy is <class .*AllReduce'>; expected"),
         ("strategy", without_uses_optimizer(), "expected .* a dataclass with uses_optimizer"),
         ("metrics", ["accuracy"], r"metrics is \['accuracy'\]; expected a dict of names and torchmetrics metrics"),
+        *(
+            ("validationFraction", value, f"validationFraction is {value}; expected a number above 0 and below 1")
+            for value in (0, 1)
+        ),
+        *(
+            ("classWeights", value, "classWeights is .*; expected 'balanced', or a list of a number above 0 for each")
+            for value in ("even", [1.0], [1.0, 0.0], [1.0, float("inf")])
+        ),
         ("labelCol", [], "labelCol is .*; expected the name of a column, or distinct names"),
         ("labelCol", ["a", "a"], "labelCol is .*; expected the name of a column, or distinct names"),
     ],

@@ -98,18 +98,44 @@ def test_mnist_with_defaults(spark):
     assert metrics.accuracy >= 0.97
 
 
-MEMORY = 700 << 20  # bytes; an idle worker that has imported torch has about 200 MB
-
-
-def test_kddcup(spark):
-    """Network connections, most of three of 23 kinds: 38 numbers as one array, three categories."""
+def connections(spark):
+    """Network connections: 38 numbers as one array, three categories, and one of 23 kinds."""
     kinds = {1: "protocol", 2: "service", 3: "flag", 41: "kind"}
     schema = ", ".join(f"{kinds.get(i, f'c{i}')} {'string' if i in kinds else 'double'}" for i in range(42))
     rows = spark.read.schema(schema).csv(real("kddcup.data_10_percent.gz"))
     numbers = F.array(*(F.log1p(f"c{i}").cast("float") for i in range(42) if i not in kinds))
     names = list(kinds.values())
+    return rows.select(numbers.alias("numbers"), *names, (F.monotonically_increasing_id() % 10).alias("tenth")), names
+
+
+def test_balanced_classes_of_kddcup(spark):
+    """Downloads of pirated software are one of 96 connections, and look like normal ones."""
+    rows = connections(spark)[0].where("kind in ('normal.', 'warezclient.')")
+    rows = rows.select("numbers", (F.col("kind") == "warezclient.").cast("int").alias("label"), "tenth")
+    rows = rows.sample(0.3, seed=0).repartition(2).cache()
+    adam = partial(torch.optim.Adam, lr=0.01)
+    plain = TorchClassifier(
+        model=partial(nn.Linear, 38, 2), inputCols=["numbers"], optimizer=adam, epochs=2, **SETTINGS
+    )
+    recalls = []
+    for classifier in (plain, plain.copy({plain.classWeights: "balanced"})):
+        model = classifier.fit(rows.where("tenth > 0"))
+        correct = (F.col("prediction") == F.col("label")).cast("double")
+        scored = model.transform(rows.where("tenth = 0")).groupBy("label").agg(F.avg(correct)).orderBy("label")
+        recalls.append([row[1] for row in scored.collect()])
+    print(recalls)
+    (_, rare), (_, balanced_rare) = recalls
+    assert balanced_rare > rare + 0.3
+    assert np.mean(recalls[1]) > np.mean(recalls[0]) + 0.1
+
+
+MEMORY = 700 << 20  # bytes; an idle worker that has imported torch has about 200 MB
+
+
+def test_kddcup(spark):
+    """Most connections are of three of 23 kinds."""
+    rows, names = connections(spark)
     # Only one task can read the one file; then each executor has half of the rows.
-    rows = rows.select(numbers.alias("numbers"), *names, (F.monotonically_increasing_id() % 10).alias("tenth"))
     rows = rows.repartition(2).cache()
     indexer = StringIndexer(inputCols=names, outputCols=["p", "s", "f", "label"]).fit(rows)
     indices = [F.col(name).cast("int").alias(name) for name in ("p", "s", "f", "label")]

@@ -122,7 +122,7 @@ ACCURACY = {"accuracy": MulticlassAccuracy(2), "error": MeanSquaredError(), "sum
         ("valid_accuracy", True, False, None),
         ("accuracy", True, False, "has loss, valid_loss, valid_accuracy, valid_error, valid_sum"),
         ("accuracy", False, False, None),
-        ("valid_loss", False, False, "the history has loss, accuracy, error, sum. Set validationIndicatorCol"),
+        ("valid_loss", False, False, "the history has loss, accuracy, error, sum. For validation rows, set"),
         ("auc", False, False, "monitor is 'auc'"),
         ("objective", True, True, None),
         ("valid_auc", True, True, "monitor is 'valid_auc'"),

@@ -97,7 +97,7 @@ def _output(stage: Params, rows: DataFrame) -> DataFrame | None:
 
 def _check_estimator(estimator: DistributedEstimator, rows: DataFrame) -> None:
     """Check settings, columns and slots, as a fit does."""
-    select_columns(rows, estimator.read_columns())
+    select_columns(rows, estimator.derived_columns().columns)
     estimator.training()
     if not is_algorithm(estimator.getStrategy()):
         workers = estimator.getNumWorkers() or estimator.getMinWorkers() or 1

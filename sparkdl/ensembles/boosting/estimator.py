@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf
+from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf, value_of
 from sparkdl.ensembles.boosting.gradient import GradientRounds, start_of
 from sparkdl.ensembles.boosting.protocol import Rounds
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
@@ -26,6 +26,7 @@ from sparkdl.ensembles.members.member import Member, Models, Plan
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import SingleBaseParams
 from sparkdl.ensembles.resampling.bootstrap import member_seed
+from sparkdl.ensembles.resampling.validation_rows import with_validation_column
 from sparkdl.errors import InvalidInput
 from sparkdl.training.early_stopping import EarlyStopping
 from sparkdl.training.objective import OutputKind
@@ -48,6 +49,12 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         start = time.monotonic()
         base, kind = self._checked()
+        base, dataset = with_validation_column(base, dataset)
+        if value_of(base, "validationFraction") is not None:
+            raise InvalidInput(
+                "validationFraction of the base is set, and its pipeline makes the columns that choose the rows; "
+                "expected an idCol of the base, so that each member trains on the same rows."
+            )
         target = target_of(base, dataset, self.getValidationIndicatorCol())
         stopping = EarlyStopping(self.getPatience(), self.getTol())
         begin, settings = self._opened(base, dataset, target, stopping)

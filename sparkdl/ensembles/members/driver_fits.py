@@ -27,6 +27,7 @@ from sparkdl.ensembles.base_learner import changed, column, leaf, with_one_worke
 from sparkdl.ensembles.members.failures import member_error, with_others
 from sparkdl.ensembles.members.member import Member, Models, Plan, persisted
 from sparkdl.ensembles.resampling.feature_slicing import sliced
+from sparkdl.ensembles.resampling.validation_rows import with_validation_column
 from sparkdl.errors import Stopped
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.nested_params import within
@@ -135,6 +136,8 @@ def _fit_and_store(
 def drawn(member: Member, rows: DataFrame) -> tuple[Estimator[Any], DataFrame]:
     """A member's estimator, and the rows of its draw without their ids."""
     estimator, count = member.estimator, member.draw.column(col(ROW_ID))
+    if member.draw.training_only:  # before copies of a row get new ids
+        estimator, rows = with_validation_column(estimator, rows)
     validation = column(estimator, "validationIndicatorCol")
     if member.draw.training_only and validation is not None:
         count = F.when(col(validation), 1).otherwise(count)

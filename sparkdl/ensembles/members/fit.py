@@ -24,9 +24,9 @@ def fit_members(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Model
         SparkdlError: a member failed, by default a ``WorkerFailed``; the message names the member and the number of
             stored members.
     """
-    lots = list[tuple[object, list[Member]]]()  # members of one job read the same columns
+    lots = list[tuple[object, list[Member]]]()  # members of one job read and derive the same columns
     for member in members:
-        columns = member.estimator.read_columns() if trains_in_task(member.estimator) else None
+        columns = member.estimator.derived_columns() if trains_in_task(member.estimator) else None
         lot = next((lot for known, lot in lots if known == columns), None)
         if lot is None:
             lots.append((columns, [member]))

@@ -27,6 +27,8 @@ from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_work import MemberWork
 from sparkdl.ensembles.resampling.subspace import masked
 from sparkdl.errors import InvalidInput, WorkerLost
+from sparkdl.ml.derived_columns.class_weights import ClassWeights
+from sparkdl.ml.derived_columns.rows import ReadRows
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.fit_spec import Fitted
 from sparkdl.ml.param_declaration import Scope
@@ -38,8 +40,8 @@ from sparkdl.training.objective import Objective
 
 def fit_in_tasks(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Models:
     """Train PyTorch members of one worker each that read the same columns; raises the errors of ``fit_members``."""
-    with _packed(members, rows, plan) as jobs:
-        return _fitted(members, jobs, plan, all_rows=True)
+    with _packed(members, rows, plan) as (jobs, weights):
+        return _fitted(members, jobs, plan, weights, all_rows=True)
 
 
 def fit_partitions(make: Callable[[int], Member], rows: DataFrame, plan: Plan) -> Models:
@@ -48,7 +50,7 @@ def fit_partitions(make: Callable[[int], Member], rows: DataFrame, plan: Plan) -
     ``make`` returns the member of a partition; the estimators differ in their seeds. Raises the errors of
     ``fit_members``.
     """
-    with _packed([make(0)], rows, plan) as jobs:
+    with _packed([make(0)], rows, plan) as (jobs, weights):
         empty = [index for index, count in enumerate(jobs.shard_rows) if not count]
         if empty:
             warnings.warn(
@@ -56,13 +58,14 @@ def fit_partitions(make: Callable[[int], Member], rows: DataFrame, plan: Plan) -
                 stacklevel=4,
             )
         members = [make(index) for index, count in enumerate(jobs.shard_rows) if count]
-        return _fitted(members, jobs, plan, all_rows=False)
+        return _fitted(members, jobs, plan, weights, all_rows=False)
 
 
 @contextmanager
-def _packed(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Iterator[TaskRunner]:
+def _packed(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Iterator[tuple[TaskRunner, ClassWeights | None]]:
     base, watch = members[0].estimator, plan.watch
-    columns = replace(base.read_columns(), row_id=InputColumn(ROW_ID, "int64"))
+    read: ReadRows = base.derived_columns().read(rows)
+    columns = replace(read.columns, row_id=InputColumn(ROW_ID, "int64"))
     cluster = SparkCluster(
         rows.sparkSession,
         1,
@@ -72,11 +75,13 @@ def _packed(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Iterator[
         title="sparkdl" if watch is None else watch.title,
     )
     listener = None if watch is None or not base.getTelemetry() else watch.logbook
-    with cluster.map_reduce(rows, columns, shuffle=False, listener=listener) as jobs:
-        yield jobs
+    with cluster.map_reduce(read.frame, columns, shuffle=False, listener=listener) as jobs:
+        yield jobs, read.class_weights
 
 
-def _fitted(members: Sequence[Member], jobs: TaskRunner, plan: Plan, *, all_rows: bool) -> Models:
+def _fitted(
+    members: Sequence[Member], jobs: TaskRunner, plan: Plan, weights: ClassWeights | None, *, all_rows: bool
+) -> Models:
     store, indices = plan.store, [member.index for member in members]
     objectives = _objectives(members, jobs)
     # Only its task can verify the rows of a partition's member.
@@ -109,7 +114,8 @@ def _fitted(members: Sequence[Member], jobs: TaskRunner, plan: Plan, *, all_rows
             stored=None if store is None else len(states),
         )
     fitted = {
-        member.index: _model(member.estimator, objectives[member.index], states[member.index]) for member in members
+        member.index: _model(member.estimator, objectives[member.index], states[member.index], weights)
+        for member in members
     }
     return Models.of(fitted, indices, restored)
 
@@ -137,7 +143,9 @@ def _objectives(members: Sequence[Member], jobs: TaskRunner) -> dict[int, Object
     return objectives
 
 
-def _model(estimator: DistributedEstimator, objective: Objective, state: dict[str, Any]) -> tuple[Model, float]:
+def _model(
+    estimator: DistributedEstimator, objective: Objective, state: dict[str, Any], weights: ClassWeights | None
+) -> tuple[Model, float]:
     """The model, and the seconds of its training."""
     report = state["report"]
     names = ("train_seconds", "feed_wait_seconds", "rows", "best_epoch", "stop_reason")
@@ -148,9 +156,10 @@ def _model(estimator: DistributedEstimator, objective: Objective, state: dict[st
         "bytes": 0,
         "restarts": 0,
         "workers": [1],
+        **({} if weights is None else {"class_weights": weights}),
     }
-    weights = state["weights"].numpy().tobytes()
-    fitted = Fitted(weights, state["history"], entries, report["output"], report["inputs"])
+    packed = state["weights"].numpy().tobytes()
+    fitted = Fitted(packed, state["history"], entries, report["output"], report["inputs"])
     return estimator.make_model(fitted, objective.model), state["seconds"]
 
 

@@ -20,6 +20,7 @@ from sklearn.tree import DecisionTreeClassifier as Tree
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.ensembles.boosting import estimator as boosting
 from sparkdl.ensembles.boosting.estimator import Boosting
+from sparkdl.ensembles.boosting.gradient import RESIDUAL
 from sparkdl.ensembles.members.driver_fits import fit_on_driver
 from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput
@@ -49,6 +50,30 @@ def untrained(monkeypatch):
     stand_in = Mock(side_effect=Lost)
     monkeypatch.setattr(boosting, "fit_members", stand_in)
     return stand_in
+
+
+def test_validation_rows_of_the_base_are_the_same_for_all_members(wine, untrained):
+    taken = []
+
+    def take(members, rows, plan):
+        taken.append((members[0].estimator, rows.collect()))
+        raise Lost
+
+    untrained.side_effect = take
+    base = TorchRegressor(model=nets.column, inputCols=["few"], validationFraction=0.3)
+    with pytest.raises(Lost):
+        Boosting(base=base).fit(wine)
+    [(estimator, rows)] = taken
+    name, residual = estimator.getValidationIndicatorCol(), estimator.getLabelCol()
+    assert (estimator.getValidationFraction(), residual) == (None, RESIDUAL)
+    training = [row[residual] for row in rows if not row[name]]
+    assert len(rows) / 2 < len(training) < len(rows)
+    assert sum(training) == pytest.approx(0, abs=1e-9)  # the members' start is the mean of training rows
+    pipeline = Pipeline(
+        stages=[VectorAssembler(inputCols=["w"], outputCol="made"), base.copy({base.inputCols: ["made"]})]
+    )
+    with pytest.raises(InvalidInput, match="validationFraction of the base is set, and its pipeline makes the columns"):
+        Boosting(base=pipeline).fit(wine)
 
 
 # ---- whole fits ------------------------------------------------------------------------------------------------------

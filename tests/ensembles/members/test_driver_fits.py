@@ -104,6 +104,24 @@ def test_ids_of_nested_bases(numbers):
     assert len(found) == len({*found}) > COUNT
 
 
+def test_copies_are_on_the_side_of_their_row(numbers):
+    network = TorchClassifier(inputCols=["w"], labelCol="id", idCol="id", validationFraction=0.25)
+    pipeline = Pipeline(stages=[StandardScaler(inputCol="w"), network])
+    original = numbers.withColumn("row", F.col("id"))
+    held = {row["row"] for row in network.derived_columns().with_validation(original).frame.collect() if row[-1]}
+    assert COUNT / 8 < len(held) < COUNT / 2
+    for base, last in ((network, lambda base: base), (pipeline, lambda base: base.getStages()[-1])):
+        estimator, rows = drawn(Member(0, base, REPEATING), original)
+        name = last(estimator).getValidationIndicatorCol()
+        assert (last(estimator).getValidationFraction(), last(base).getValidationFraction()) == (None, 0.25)
+        found = rows.collect()
+        assert all(row[name] == (row["row"] in held) for row in found)
+        expected = [1 if row in held else count for row, count in enumerate(counts(REPEATING))]
+        assert np.bincount([row["row"] for row in found], minlength=COUNT).tolist() == expected
+    one_vs_rest = drawn(Member(0, OneVsRest(classifier=network), SHARE), original)[0]
+    assert one_vs_rest.getClassifier().getValidationIndicatorCol() == "sparkdl validation"
+
+
 # ---- parallel fits ---------------------------------------------------------------------------------------------------
 
 

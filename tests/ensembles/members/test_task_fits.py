@@ -125,6 +125,25 @@ def test_bootstrap_keeps_each_validation_row_once(frame):
     assert "valid_loss" in model.history[-1]
 
 
+def test_validation_fraction_and_class_weights_equal_columns(frame):
+    wanted = members(2, classifier(validationFraction=0.25, classWeights=[0.5, 2]))
+    other = members(3, classifier(validationFraction=0.5, classWeights="balanced"))[2]
+    found = fit_members([*wanted, other], frame, Plan()).models
+    hashed = F.xxhash64(F.lit("validationFraction"), F.lit(False), F.col("id"))
+    named = frame.withColumns(
+        {"held": hashed < F.lit(-(2**62)), "w": F.when(F.col("label") == 1, 2.0).otherwise(0.5), "at": hashed}
+    )
+    by_columns = fit_members(members(2, classifier(validationIndicatorCol="held", weightCol="w")), named, Plan()).models
+    for one, two in zip(found[:2], by_columns, strict=True):
+        assert same(one, two)
+        assert one.history[-1]["valid_loss"] == two.history[-1]["valid_loss"]
+        assert one.report["class_weights"] == [0.5, 2.0]
+    # Another fraction makes other rows, in the same call.
+    training = named.where("at >= 0").groupBy("label").count().orderBy("label").collect()
+    total = sum(row["count"] for row in training)
+    assert found[2].report["class_weights"] == [total / (2 * row["count"]) for row in training]
+
+
 class Failing(nn.Module):
     """The third member to begin, when one of two is trained, raises an error or kills its task, once."""
 

@@ -1,0 +1,167 @@
+"""Weights of classes as weights of rows.
+
+With ``classWeights``, a row's weight in the loss is a_i c(y_i), with a_i of ``weightCol``, else 1. "balanced" are
+scikit-learn's weights of the k classes among the training rows,
+
+    c(y) = sum_i a_i / (k sum_(i: y_i = y) a_i)
+
+The sums are of decimals: sums of doubles depend on the order of the rows, and a run resumes only with equal weights.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, NumericType
+from torch import Tensor, nn
+
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.params import TrainingParams
+from sparkdl.spark.columns import col
+from sparkdl.spark.jvm import job_description
+from sparkdl.training.labels import Classes
+from sparkdl.training.loss import as_module
+
+_MOST_CLASSES = 100_000  # of unknown number
+_LARGEST = 1e10  # weight of a row
+_SUMMED = "decimal(38,18)"  # up to 10^20
+
+ClassWeights = list[float | None]
+"""A weight for each class; None for a class without training rows."""
+
+
+@dataclass(frozen=True)
+class WeightsByClass:
+    """The value of ``classWeights``, and the valid labels."""
+
+    given: str | tuple[float, ...]
+    classes: Classes
+
+    @staticmethod
+    def of(params: TrainingParams, classes: Classes | None) -> WeightsByClass | None:
+        """By an estimator's Params; ``classes`` is None if its labels are no class indices.
+
+        Raises:
+            InvalidInput: the estimator has no classes, or another number, or the loss has class weights of its own.
+        """
+        given = params.getClassWeights()
+        if given is None:
+            return None
+        if classes is None:
+            raise InvalidInput(
+                f"classWeights is {given!r}, and {type(params).__name__} with labelCol={params.getLabelCol()!r} has no "
+                "class indices; expected a TorchClassifier with one label column, or weightCol."
+            )
+        loss: Any = as_module(params.getLoss())
+        own = [name for name in ("weight", "pos_weight") if isinstance(getattr(loss, name, None), Tensor)]
+        if own and isinstance(loss, nn.modules.loss._Loss):
+            raise InvalidInput(
+                f"classWeights is {given!r}, and the loss is {type(loss).__name__}({own[0]}=...); expected only one of "
+                "them."
+            )
+        if isinstance(given, list) and classes.count not in (None, len(given)):
+            raise InvalidInput(
+                f"classWeights is {given}; expected a number for each of the {classes.count} classes, or 'balanced'."
+            )
+        return WeightsByClass(given if isinstance(given, str) else tuple(given), classes)
+
+    def compute(self, frame: DataFrame, columns: Columns) -> ClassWeights:
+        """The weights of the classes, after one Spark job that checks labels and weights; empty without any weight.
+
+        Raises:
+            InvalidInput: a label is no class index, or a weight is invalid.
+        """
+        counted = self._counted(frame, columns)
+        if isinstance(self.given, tuple):
+            return [*self.given]
+        sides = [{int(row["label"]): row["weight"] for row in counted if row["held"] is held} for held in (False, True)]
+        training, validation = ({label: float(mass) for label, mass in side.items() if mass} for side in sides)
+        weights = balanced(training)
+        if weights and (unseen := sorted(validation.keys() - training.keys())):
+            warnings.warn(
+                f"classWeights is 'balanced', and the classes {unseen[:20]} have validation rows, but no training "
+                "rows; these rows weigh 0 in valid_loss.",
+                stacklevel=6,
+            )
+            weights += [None] * (unseen[-1] + 1 - len(weights))
+        return weights
+
+    def column(self, columns: Columns, weights: ClassWeights) -> SparkColumn:
+        """The weight of each row; null for a label that ``compute`` has not seen."""
+        label, own = _label_and_weight(columns)
+        # One literal, however many classes there are.
+        table = F.from_json(F.lit(json.dumps([weight or 0.0 for weight in weights])), "array<double>")
+        factor = F.get(table, label.cast("int"))
+        if self.classes.ignored is not None:
+            factor = F.when(label == self.classes.ignored, 1.0).otherwise(factor)
+        return own * factor
+
+    @property
+    def _count(self) -> int | None:
+        """The number of classes, if it is known."""
+        return len(self.given) if isinstance(self.given, tuple) else self.classes.count
+
+    def _counted(self, frame: DataFrame, columns: Columns) -> list[Row]:
+        """The labels of training rows and of validation rows, with the sums of their weights, from one job."""
+        self._check_type(frame, columns)
+        label, own = _label_and_weight(columns)
+        held = F.lit(False)
+        if columns.validation is not None:
+            held = F.coalesce(col(columns.validation.name).cast("boolean"), held)
+        wrong = ~F.coalesce(own.between(0, _LARGEST), F.lit(False))
+        sums = F.sum(own.try_cast(_SUMMED)).alias("weight"), F.count_if(wrong).alias("wrong")
+        # Labels that are no classes may be many. Among so many, one is no class.
+        most = 2 * (self._count or _MOST_CLASSES) + 3
+        with job_description(frame.sparkSession, "sparkdl: count the classes"):
+            rows = frame.groupBy(label.alias("label"), held.alias("held")).agg(*sums).limit(most).collect()
+        if (count := sum(row["wrong"] for row in rows)) and columns.weight is not None:
+            raise InvalidInput(
+                f"weight column {columns.weight.name!r} holds {count} values that are no numbers from 0 to "
+                f"{_LARGEST:g}; expected such weights beside classWeights."
+            )
+        rows = [row for row in rows if self.classes.ignored is None or row["label"] != self.classes.ignored]
+        self._check_labels(rows, columns)
+        return rows
+
+    def _check_type(self, frame: DataFrame, columns: Columns) -> None:
+        (target,) = columns.targets
+        kind = frame.schema[target.name].dataType
+        if not isinstance(kind, NumericType | BooleanType):
+            raise InvalidInput(
+                f"classWeights is set, and label column {target.name!r} has type {kind.simpleString()[:200]}; expected "
+                "one class index per row."
+            )
+
+    def _check_labels(self, rows: list[Row], columns: Columns) -> None:
+        (target,) = columns.targets
+        most = self._count or _MOST_CLASSES
+        for label in (row["label"] for row in rows):
+            if label is None or not (label.is_integer() and 0 <= label < most):
+                reason = f" classWeights has {most} numbers." if isinstance(self.given, tuple) else ""
+                found = "null" if label is None else int(label) if label.is_integer() else label
+                raise InvalidInput(
+                    f"label column {target.name!r} holds {found}; expected class indices from 0 to {most - 1}."
+                    f"{reason} pyspark.ml.feature.StringIndexer makes class indices from any labels."
+                )
+
+
+def balanced(masses: Mapping[int, float]) -> ClassWeights:
+    """The weights that make the totals of all classes equal, from the total of each class."""
+    total = sum(masses[label] for label in sorted(masses))
+    labels = range(max(masses, default=-1) + 1)
+    return [total / (len(masses) * masses[label]) if label in masses else None for label in labels]
+
+
+def _label_and_weight(columns: Columns) -> tuple[SparkColumn, SparkColumn]:
+    """The label and the weight in ``weightCol``, doubles."""
+    assert isinstance(columns.target, InputColumn)
+    weight = F.lit(1.0) if columns.weight is None else col(columns.weight.name).cast("double")
+    return col(columns.target.name).cast("double"), weight

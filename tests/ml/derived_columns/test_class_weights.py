@@ -1,0 +1,130 @@
+"""Class weights: scikit-learn's numbers, the loss of ``CrossEntropyLoss(weight=...)``, and refusals."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from pyspark.sql import functions as F
+from sklearn.utils.class_weight import compute_class_weight
+from torch import nn
+
+from sparkdl import ParallelSGD, TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import pack
+from sparkdl.ml.derived_columns.class_weights import balanced
+from tests.ml import nets, rows
+from tests.ml.rows import ARRAYS
+from tests.sessions import frame
+
+LABELS = np.random.default_rng(0).choice([0, 1, 3], 500, p=[0.7, 0.25, 0.05])
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+    classes, counts = np.unique(LABELS, return_counts=True)
+    wanted = dict(zip(classes, compute_class_weight("balanced", classes=classes, y=LABELS), strict=True))
+    found = balanced(dict(zip(classes.tolist(), counts.astype(float).tolist(), strict=True)))
+    assert found == [wanted[0], wanted[1], None, wanted[3]]
+    assert balanced({}) == []
+
+
+def test_weights_of_training_rows_in_any_partitions(spark):
+    held = np.arange(len(LABELS)) % 4 == 0
+    weights = np.random.default_rng(1).uniform(0.1, 2, len(LABELS))
+    labels = np.where(np.arange(len(LABELS)) % 100 == 0, 5, LABELS)  # only of validation rows
+    data = frame({"features": np.ones((len(LABELS), 1)), "label": labels, "weight": weights, "held": held})
+    fit = TorchClassifier(model=nets.scores, classWeights="balanced", weightCol="weight", validationIndicatorCol="held")
+    with pytest.warns(UserWarning, match=r"the classes \[5\] have validation rows, but no training rows"):
+        read = fit.derived_columns().read(data)
+    with pytest.warns(UserWarning, match=r"classes \[5\]"):
+        assert fit.derived_columns().read(data.repartition(7)).class_weights == read.class_weights
+    masses = np.bincount(labels[~held], weights[~held], 6)
+    expected = [mass and masses.sum() / (3 * mass) for mass in masses]
+    assert read.class_weights == [pytest.approx(weight, rel=1e-15) if weight else None for weight in expected]
+    rows_by_weight = read.frame.select("label", "weight", read.columns.weight.name).collect()
+    assert all(row[2] == pytest.approx(row[1] * expected[row[0]], rel=1e-15) for row in rows_by_weight)
+
+
+def by_hand(*weights: float):
+    """The rows with the weights of their classes as a column, for labels 0 and 1."""
+    return F.when(F.col("label") == 1, weights[1]).otherwise(weights[0])
+
+
+def test_gang_equals_cross_entropy_with_weights(data):
+    labels = ARRAYS["label"].astype(int)
+    weights = compute_class_weight("balanced", classes=[0, 1], y=labels).tolist()
+    fit = partial(rows.classifier, model=nets.two_scores, epochs=3, batchSize=32)
+    found = fit(classWeights="balanced").fit(data)
+    assert found.report["class_weights"] == weights
+    wanted = fit(loss=nn.CrossEntropyLoss(weight=torch.tensor(weights))).fit(data)
+    torch.testing.assert_close(found.module().state_dict(), wanted.module().state_dict(), rtol=0, atol=1e-6)
+    assert found.history[-1]["loss"] == pytest.approx(wanted.history[-1]["loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"strategy": ParallelSGD(rounds=2), "weightCol": "weight"},
+        {"loss": nn.BCEWithLogitsLoss(), "model": nets.column},
+        {"loss": nn.CrossEntropyLoss(ignore_index=0), "model": nets.two_scores},
+    ],
+    ids=["rounds and row weights", "one score", "ignored label"],
+)
+def test_fit_equals_one_with_row_weights_by_hand(data, values):
+    own = F.col("weight") if "weightCol" in values else F.lit(1.0)
+    found = rows.classifier(**values | {"classWeights": [0.5, 3]}).fit(data)
+    wanted = rows.classifier(**values | {"weightCol": "w"}).fit(data.withColumn("w", own * by_hand(0.5, 3)))
+    assert pack(found.module()) == pack(wanted.module())
+    assert found.report["class_weights"] == [0.5, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (partial(TorchRegressor, classWeights="balanced"), "TorchRegressor with labelCol='label' has no class indices"),
+        (
+            partial(TorchEstimator, loss=nn.NLLLoss(), classWeights=[1, 2]),
+            r"classWeights is \[1.0, 2.0\], and TorchEst",
+        ),
+        (partial(TorchClassifier, labelCol=["a", "b"], classWeights=[1, 2]), r"labelCol=\['a', 'b'\] .*one label col"),
+        (
+            partial(TorchClassifier, loss=nn.CrossEntropyLoss(weight=torch.ones(2)), classWeights="balanced"),
+            r"classWeights is 'balanced', and the loss is CrossEntropyLoss\(weight=...\); expected only one",
+        ),
+        (
+            partial(TorchClassifier, loss=nn.BCEWithLogitsLoss(pos_weight=torch.ones(1)), classWeights=[1, 2]),
+            r"the loss is BCEWithLogitsLoss\(pos_weight=...\)",
+        ),
+        (
+            partial(TorchClassifier, loss=nn.BCEWithLogitsLoss(), classWeights=[1, 2, 3]),
+            r"classWeights is \[1.0, 2.0, 3.0\]; expected a number for each of the 2 classes",
+        ),
+        (partial(TorchClassifier, numClasses=3, classWeights=[1, 2]), r"classWeights .* each of the 3 classes"),
+    ],
+)
+def test_settings_without_classes_are_refused(estimator, message):
+    with pytest.raises(InvalidInput, match=message):
+        estimator(model=nets.scores).derived_columns()
+
+
+@pytest.mark.parametrize(
+    ("values", "label", "message"),
+    [
+        ({"classWeights": [1, 2]}, "if(row = 7, 2, label)", "'label' holds 2; .* from 0 to 1. classWeights has 2 numb"),
+        ({"classWeights": "balanced"}, "if(row = 7, 0.5, label)", "'label' holds 0.5; .* from 0 to 99999. pyspark.ml"),
+        (
+            {"classWeights": "balanced", "numClasses": 2},
+            "if(row = 7, null, label)",
+            "'label' holds null; expected class indices from 0 to 1. pysp",
+        ),
+        ({"classWeights": [1, 2]}, "array(1)", "'label' has type array<int>; expected one class index per row"),
+        ({"classWeights": [1, 2], "weightCol": "y"}, "label", "weight column 'y' holds .* values that are no numbers"),
+    ],
+)
+def test_invalid_labels_and_weights_are_refused_before_the_launch(data, values, label, message):
+    with pytest.raises(InvalidInput, match=message):
+        rows.classifier(model=lambda: pytest.fail("a worker began"), **values).fit(
+            data.withColumn("label", F.expr(label))
+        )
