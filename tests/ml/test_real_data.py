@@ -123,7 +123,6 @@ def test_balanced_classes_of_kddcup(spark):
         correct = (F.col("prediction") == F.col("label")).cast("double")
         scored = model.transform(rows.where("tenth = 0")).groupBy("label").agg(F.avg(correct)).orderBy("label")
         recalls.append([row[1] for row in scored.collect()])
-    print(recalls)
     (_, rare), (_, balanced_rare) = recalls
     assert balanced_rare > rare + 0.3
     assert np.mean(recalls[1]) > np.mean(recalls[0]) + 0.1

@@ -157,7 +157,7 @@ def test_monitored_value_is_a_number_of_the_row():
             InvalidInput, match=f"monitor is '{monitor}', which is {value}; the history has epoch, loss"
         ):
             monitored(row, monitor)
-    with pytest.raises(InvalidInput, match="need a loss, and the history has primal, dual; set validationIndicatorCol"):
+    with pytest.raises(InvalidInput, match="need a loss, and the history has primal, dual; set validationFraction or"):
         monitored({"primal": 1.0, "dual": 1.0}, None)
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from torch import nn
 
 from sparkdl import TorchClassifier, TorchRegressor
+from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Plan
 from sparkdl.ensembles.members.store import MemberStore
@@ -126,22 +127,23 @@ def test_bootstrap_keeps_each_validation_row_once(frame):
 
 
 def test_validation_fraction_and_class_weights_equal_columns(frame):
-    wanted = members(2, classifier(validationFraction=0.25, classWeights=[0.5, 2]))
-    other = members(3, classifier(validationFraction=0.5, classWeights="balanced"))[2]
-    found = fit_members([*wanted, other], frame, Plan()).models
+    base = classifier(validationFraction=0.25, classWeights=[0.5, 2])
+    bagged = Bagging(base=base, numModels=2).fit(frame.drop(ROW_ID)).models
     hashed = F.xxhash64(F.lit("validationFraction"), F.lit(False), F.col("id"))
     named = frame.withColumns(
-        {"held": hashed < F.lit(-(2**62)), "w": F.when(F.col("label") == 1, 2.0).otherwise(0.5), "at": hashed}
+        {"held": hashed < F.lit(-(2**62)), "w": F.when(F.col("label") == 1, 2.0).otherwise(0.5), "hash": hashed}
     )
     by_columns = fit_members(members(2, classifier(validationIndicatorCol="held", weightCol="w")), named, Plan()).models
-    for one, two in zip(found[:2], by_columns, strict=True):
+    for one, two in zip(bagged, by_columns, strict=True):
         assert same(one, two)
         assert one.history[-1]["valid_loss"] == two.history[-1]["valid_loss"]
         assert one.report["class_weights"] == [0.5, 2.0]
-    # Another fraction makes other rows, in the same call.
-    training = named.where("at >= 0").groupBy("label").count().orderBy("label").collect()
-    total = sum(row["count"] for row in training)
-    assert found[2].report["class_weights"] == [total / (2 * row["count"]) for row in training]
+    # Members of one call may have other fractions and weights.
+    other = members(2, classifier(validationFraction=0.5, classWeights="balanced"))[1]
+    first, second = fit_members([*members(1, base), other], frame, Plan()).models
+    assert same(first, bagged[0])
+    training = [row["count"] for row in named.where("hash >= 0").groupBy("label").count().orderBy("label").collect()]
+    assert second.report["class_weights"] == [sum(training) / (2 * count) for count in training]
 
 
 class Failing(nn.Module):

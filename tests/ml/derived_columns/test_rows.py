@@ -72,7 +72,7 @@ def test_side_of_a_row_depends_on_its_values_alone(mixed):
 def test_side_by_id_and_by_equal_vectors(spark):
     sparse = [(index, SparseVector(2, {1: index / 7})) for index in range(100)]
     dense = [(index + 100, Vectors.dense(vector.toArray())) for index, vector in sparse]
-    frame = spark.createDataFrame([*sparse, *dense], "id int, vector vector").withColumn("label", F.col("id") % 1)
+    frame = spark.createDataFrame([*sparse, *dense], ["id", "vector"]).withColumn("label", F.col("id") % 1)
     derived = TorchClassifier(inputCols=["vector"], validationFraction=0.5).derived_columns()
     sides = [row[-1] for row in derived.with_validation(frame).frame.orderBy("id").collect()]
     assert sides[:100] == sides[100:]
@@ -120,7 +120,7 @@ def test_run_resumes_with_the_same_sides_and_weights_alone(data, tmp_path):
     assert [row["loss"] for row in again.history][:1] == [row["loss"] for row in first.history]
     assert again.report["class_weights"] == first.report["class_weights"]
     before = Run(str(tmp_path)).load(IDENTITY)
-    assert (before["validationFraction"], before["classWeights"]) == ("0.25", "'balanced'")
+    assert (before["validationFraction"], before["classWeights"]) == ("0.25", "balanced")
     for values, message in (
         ({"validationFraction": 0.25, "classWeights": [1, 2, 1]}, "classWeights was .*balanced.* and is .*1.0, 2.0"),
         ({"classWeights": "balanced"}, "validationFraction was '0.25' and is 'None'"),
