@@ -6,8 +6,8 @@ The daemon loads PyTorch on demand, after SIGUSR1 from one of its workers (``loa
 from then on have it. Applications that never train or score keep a small daemon, and other tasks may hold the slots
 while the daemon loads.
 
-Spark puts archives on the module search path, and Python keeps no bytecode of archives. The daemon imports pyspark from
-the folder where it is installed, if it is (``drop_installed``): its workers start a quarter of a second earlier.
+Spark puts archives on the module search path. Python keeps no bytecode of archives, and each new worker reads their
+directories again. If pyspark is installed in a folder too, with equal files, the daemon drops the archives.
 
 This module imports neither pyarrow nor pandas, which start threads, nor torch.
 """
