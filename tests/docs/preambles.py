@@ -6,6 +6,7 @@ A preamble calls ``execute`` once with the assumed names; it runs the blocks and
 from __future__ import annotations
 
 import gzip
+import itertools
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -77,11 +78,12 @@ def security(execute, folder):
     assert execute({})["clf"].getAllowUnencrypted()
 
 
-def linked(folder, *names):
-    """Links to files of the real data in the folder ``data``, which stands for /data."""
-    (folder / "data").mkdir()
+def shortened(folder, rows, *names):
+    """The header and the first rows of tables of the real data, in the folder ``data``."""
+    (folder / "data").mkdir(exist_ok=True)
     for name in names:
-        (folder / "data" / name).symlink_to(real(name))
+        with real(name).open(encoding="utf-8") as file:
+            (folder / "data" / name).write_text("".join(itertools.islice(file, 1 + rows)), encoding="utf-8")
 
 
 # ---- pages with Spark -------------------------------------------------------------------------------------------
@@ -125,7 +127,10 @@ def fine_tune(execute, folder, spark):
 def images(execute, folder, spark):
     from PIL import Image
 
-    linked(folder, "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+    (folder / "data").mkdir()
+    for name, size in {"t10k-images-idx3-ubyte.gz": 16 + 2000 * 784, "t10k-labels-idx1-ubyte.gz": 8 + 2000}.items():
+        with gzip.open(real(name)) as file:  # the first 2000 images
+            (folder / "data" / name).write_bytes(gzip.compress(file.read(size), 1))
     with gzip.open(real("t10k-images-idx3-ubyte.gz")) as file:
         pixels = np.frombuffer(file.read(16 + 60 * 784), np.uint8, offset=16).reshape(-1, 28, 28)
     for index, image in enumerate(pixels):
@@ -264,14 +269,19 @@ def strategies(execute, folder, spark):
 
 
 def tabular(execute, folder, spark):
-    linked(folder, "adult.data", "adult.test")
+    shortened(folder, 8000, "adult.data")
+    shortened(folder, 4000, "adult.test")
     names = execute({"spark": spark})
     assert min(names["one_hot"], names["by_embedding"]) > 0.8
     assert len(names["best"].avgMetrics) == 4
 
 
 def text(execute, folder, spark):
-    linked(folder, "tinyshakespeare.txt")
+    plays = real("tinyshakespeare.txt").read_text(encoding="utf-8")
+    (folder / "data").mkdir()
+    # Parts of two plays, with speeches of both speakers.
+    parts = (plays[plays.index(speaker) :][:40_000] for speaker in ("GLOUCESTER:", "ROMEO:"))
+    (folder / "data/tinyshakespeare.txt").write_text("\n\n".join(parts), encoding="utf-8")
     names = execute({"spark": spark})
     assert names["model"].history[-1]["loss"] < names["model"].history[0]["loss"]
     assert names["text"].startswith("ROMEO:")

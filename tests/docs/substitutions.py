@@ -17,6 +17,8 @@ PYTHON = (
     (r"\bminWorkers=\d+", "minWorkers=1", "at most numWorkers"),
     (r"\bepochs=\d+", "epochs=2", "the tests need no good model"),
     (r"\brounds=\d+", "rounds=2", "the same"),
+    (r"\bLBFGS\(", "LBFGS(ftol=0.1, ", "the same, of rounds until the optimum"),
+    (r"\bspark\.range\(20_000\)", "spark.range(4000)", "the same, of rows"),
     (r"\bnumModels=\d+", "numModels=2", "the same, of members"),
 )
 
