@@ -27,6 +27,7 @@ from nbclient.exceptions import CellControlSignal, DeadKernelError
 from nbformat import NotebookNode
 
 from tests.class_archive import share_classes
+from tests.notebooks.driver_jvm import DriverJvm
 from tests.rounds.data import data_folder
 from tests.sessions import ROOT, driver_environment
 
@@ -59,8 +60,14 @@ def data_sets(notebook: NotebookNode) -> list[str]:
     return sorted({name for cell in notebook.cells for name in re.findall(r'\bdata / "([^"]+)"', cell.source)})
 
 
-def executed(path: Path, folder: Path) -> NotebookNode:
-    """Run a notebook in an empty folder and return it with tidied outputs; the file stays as it is."""
+def executed(path: Path, folder: Path, jvm: DriverJvm | None = None) -> NotebookNode:
+    """Run a notebook in an empty folder and return it with tidied outputs; the file stays as it is.
+
+    Args:
+        path: the notebook.
+        folder: for its files.
+        jvm: of its Spark driver; by default it starts one.
+    """
     notebook = nbformat.read(path, as_version=4)
     for name in ("work", "local", "ipython"):
         (folder / name).mkdir()
@@ -69,14 +76,18 @@ def executed(path: Path, folder: Path) -> NotebookNode:
     )
     settings = {"timeout": LONGEST, "record_timing": False, "store_widget_state": False, "coalesce_streams": True}
     client = NotebookClient(notebook, km=manager, resources={"metadata": {"path": str(folder / "work")}}, **settings)
-    log = folder / "log"
+    log, known = folder / "log", jvm.environment if jvm else {}
     with log.open("wb") as written:
         try:
-            client.execute(env=_environment(folder), stdout=written, stderr=written, cleanup_kc=True)
+            client.execute(env=environment(folder) | known, stdout=written, stderr=written, cleanup_kc=True)
         except (CellControlSignal, DeadKernelError) as error:
-            tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
-            error.add_note("\n".join([f"{path.name}; the last lines of its processes:", *tail]))
+            for name in (log, jvm.log) if jvm else (log,):
+                tail = name.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+                error.add_note("\n".join([f"{path.name}; the last lines of its processes:", *tail]))
             raise
+        finally:
+            if jvm:
+                jvm.stop_context()
     return tidied(notebook)
 
 
@@ -88,7 +99,8 @@ def _kernels(folder: Path) -> KernelSpecManager:
     return KernelSpecManager(kernel_dirs=[str(place.parent)])
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
+    """The environment of a notebook and its processes, with their files in ``folder``."""
     settings = {
         "IPYTHONDIR": str(folder / "ipython"),
         "MPLCONFIGDIR": str(ROOT / "build" / "matplotlib"),  # its list of fonts takes seconds to make
@@ -96,8 +108,8 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARKDL_DATA": str(data_folder().resolve()),
         "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm's, of ipywidgets
     }
-    environment = driver_environment(folder / "local", **settings)
-    return {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}  # of this terminal
+    whole = driver_environment(folder / "local", **settings)
+    return {name: value for name, value in whole.items() if name not in ("COLUMNS", "LINES")}  # of this terminal
 
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------

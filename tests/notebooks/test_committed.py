@@ -11,7 +11,17 @@ import nbformat
 import pytest
 
 from tests.docs.pages import anchors
-from tests.notebooks.executing import EXAMPLES, METADATA, PROGRESS, data_sets, executed, kinds, notebooks
+from tests.notebooks.driver_jvm import driver_jvm
+from tests.notebooks.executing import (
+    EXAMPLES,
+    METADATA,
+    PROGRESS,
+    data_sets,
+    environment,
+    executed,
+    kinds,
+    notebooks,
+)
 from tests.rounds.data import real
 from tests.sessions import ROOT
 
@@ -103,16 +113,25 @@ def test_places_of_a_machine_are_recognised():
         assert not PLACES.search(text), text
 
 
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory):
+    """The driver's JVM of one notebook after another; each has a SparkContext of its own."""
+    folder = tmp_path_factory.mktemp("jvm")
+    (folder / "local").mkdir()
+    with driver_jvm(folder, environment(folder)) as jvm:
+        yield jvm
+
+
 @pytest.mark.notebook
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.timeout(400)
 @each_notebook
-def test_notebook_gives_the_kinds_of_its_committed_outputs(path, tmp_path):
+def test_notebook_gives_the_kinds_of_its_committed_outputs(path, tmp_path, jvm):
     def outputs(notebook):
         """Without progress: a fast fit shows none."""
         return [sorted({*kinds(cell)} - {"progress"}) for cell in notebook.cells]
 
     for name in data_sets(read(path)):
         real(name)
-    assert outputs(executed(path, tmp_path)) == outputs(read(path))
+    assert outputs(executed(path, tmp_path, jvm)) == outputs(read(path))
