@@ -17,6 +17,12 @@ from tests.training.test_digits import digits as digits
 from tests.training.test_digits import words
 
 BARS = {"parallel_sgd": 0.95, "admm": 0.94, "lbfgs": 0.94, "federated": 0.88}  # accuracy on the test rows
+SHORTER = {  # settings on the command line: fewer rounds, and no more shards than slots
+    "parallel_sgd": {"algorithm.rounds": 4, "estimator.numWorkers": 2},
+    "admm": {"estimator.maxRounds": 10, "estimator.numWorkers": 2},
+    "lbfgs": {"estimator.maxRounds": 25},
+    "federated": {"algorithm.rounds": 8, "estimator.numWorkers": 2},
+}
 ALGORITHMS = {
     "parallel_sgd": ParallelSGD(rounds=10, epochs=2),
     "admm": ConsensusADMM(rho=0.1, rel_tol=1e-3, prox=ElasticNet(1e-3), solver=NewtonCG(iterations=20)),
@@ -38,7 +44,7 @@ def test_job_trains_on_digits(digits, job, tmp_path, name):
     (kind, place), *_ = yaml.safe_load((ROOT / f"conf/rounds/{name}.yaml").read_text())["data"].items()
     places = {f"data.{kind}": place.replace("build/demo/data", str(digits)), "test.path": digits / "test"}
     places |= {"estimator.runDir": tmp_path / "run", "output": tmp_path / "model"}
-    code, printed = job(name, *words(config=f"conf/rounds/{name}.yaml", **places))
+    code, printed = job(name, *words(config=f"conf/rounds/{name}.yaml", **places, **SHORTER[name]))
     assert code == 0, printed
     assert float(re.search(r"held-out accuracy (\S+)", printed)[1]) >= BARS[name]
     assert f"{len(json.loads((tmp_path / 'run/history.json').read_text()))} rounds: " in printed
@@ -69,6 +75,6 @@ def test_parallel_sgd_by_hand_and_by_sparkdl_agree(example):
 
 @pytest.mark.slow
 def test_lasso_equals_scikit_learns(example):
-    printed = example("admm_lasso", "--parts", "3")
+    printed = example("admm_lasso", "--parts", "2")
     assert "stopped by Boyd's rule" in printed
     assert float(re.search(r"largest difference (\S+)", printed)[1]) < 1e-4

@@ -51,6 +51,7 @@ def arguments(data: Path, folder: Path, *, hold: bool) -> list[str]:
         "test": "null",
         "output": folder / "model",
         "estimator.runDir": folder / "run",
+        "estimator.model.channels": 4,
         "estimator.epochs": 2,
         "estimator.checkpointInterval": 1000,  # more steps than the run has
         "estimator.callbacks": json.dumps([callback] if hold else []),
