@@ -95,7 +95,9 @@ def predict(model: str) -> list[float]:
     return [row.prediction for row in scored.select("prediction").collect()]
 
 
-def run_rounds(folder: str, faults: Sequence[dict[str, Any]] = (), away: Sequence[int] = ()) -> dict[str, Any]:
+def run_rounds(
+    folder: str, faults: Sequence[dict[str, Any]] = (), away: Sequence[int] = (), unencrypted: bool = False
+) -> dict[str, Any]:
     """Run, or resume, ``tests.faults.rounds``; after the rounds ``away``, wait until no executor is left."""
     spark = SparkSession.active()
 
@@ -103,7 +105,7 @@ def run_rounds(folder: str, faults: Sequence[dict[str, Any]] = (), away: Sequenc
         if row["round"] in away:  # the one that is left is the driver
             until(lambda: spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() == 1, "no executor")
 
-    cluster, data = SparkCluster(spark, 2), frame(rounds.rows())
+    cluster, data = SparkCluster(spark, 2, allow_unencrypted=unencrypted), frame(rounds.rows())
     return rounds.run(cluster, data, Path(folder), [Fault(**fault) for fault in faults], listener=listener)
 
 

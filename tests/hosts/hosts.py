@@ -229,7 +229,16 @@ def _kill(namespace: str) -> None:
 
 
 def _processes(namespace: str) -> list[int]:
-    return [int(pid) for pid in _run("ip", "netns", "pids", namespace).split() if not ended(int(pid))]
+    """Like ``ip netns pids``, but without a process: tests ask often."""
+    network = (_NAMESPACES / namespace).stat()
+    return [pid for pid in psutil.pids() if _is_in(pid, network) and not ended(pid)]
+
+
+def _is_in(pid: int, network: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/ns/net"), network)
+    except OSError:  # it has ended, or is none of this user's
+        return False
 
 
 def ended(pid: int) -> bool:

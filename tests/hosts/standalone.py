@@ -167,11 +167,12 @@ class Standalone:
         assert not left, left
 
     def _left(self, host: Host) -> list[str]:
-        """Processes, listening sockets and files on a worker's host, without its daemon's."""
+        """Processes, or else listening sockets and files, on a worker's host, without its daemon's."""
         daemon = self.daemon(host)
-        processes = [f"process {pid}: {_command(pid)}" for pid in host.processes() if pid != daemon]
+        if processes := [f"process {pid}: {_command(pid)}" for pid in host.processes() if pid != daemon]:
+            return processes  # the rest is theirs
         sockets = [f"listening on {found}" for found in _listening(host) - self._before[host.name]]
-        return [*processes, *sockets, *self._files(host, "blockmgr-")]
+        return [*sockets, *self._files(host, "blockmgr-")]
 
     def _left_by_gang(self, host: Host) -> list[str]:
         """What a gang leaves in Python workers that continue: a lasting stop, sockets of the network, files of rows."""

@@ -7,10 +7,9 @@ import shutil
 import pytest
 
 from tests.hosts import drivers
-from tests.hosts.test_tasks import COMING_AND_GOING
 from tests.sessions import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 CHECKS = (
     "dynamic allocation",
@@ -147,19 +146,17 @@ def test_full_disk_and_directory_of_one_host(cluster, call):
         assert f"{name} does not see what the driver wrote there" in unshared
 
 
-def test_other_versions_on_one_host(cluster, call, plant):
-    plant(cluster.workers[1], "sitecustomize.py", OTHER_VERSIONS)
-    (text,) = assert_alone(call(drivers.doctor), ["versions"])
-    assert text.startswith("two has torch 2.10.0, on the driver 2.")
-    assert ", numpy 2.0.1, on the driver " in text
-    assert "one" not in text.partition(". Install")[0]
-
-
-def test_torch_without_gloo_on_one_host(cluster, call, plant):
-    plant(cluster.workers[0], "sitecustomize.py", WITHOUT_GLOO)
-    (text,) = assert_alone(call(drivers.doctor), ["gloo"], skipped=["all-reduce"])
-    assert text.startswith("one: torch 2.")
-    assert " has no gloo. Install a torch build with torch.distributed and gloo" in text
+def test_other_versions_on_one_host_and_no_gloo_on_the_other(cluster, call, plant):
+    one, two = cluster.workers
+    plant(one, "sitecustomize.py", WITHOUT_GLOO)
+    plant(two, "sitecustomize.py", OTHER_VERSIONS)
+    versions, gloo = assert_alone(call(drivers.doctor), ["versions", "gloo"], skipped=["all-reduce"])
+    assert versions.startswith("two has torch 2.10.0, on the driver 2.")
+    assert ", numpy 2.0.1, on the driver " in versions
+    assert "one" not in versions.partition(". Install")[0]
+    assert gloo.startswith("one: torch 2.")
+    assert " has no gloo. Install a torch build with torch.distributed and gloo" in gloo
+    assert "two" not in gloo
 
 
 def test_sparkdl_missing_on_one_host(cluster, call, plant):
@@ -177,13 +174,8 @@ def test_sparkdl_missing_on_one_host(cluster, call, plant):
     assert "java" not in str(checks)
 
 
-def test_dynamic_allocation_and_encryption(cluster, tmp_path):
-    driver = cluster.driver(settled=False, io__encryption__enabled="true", **COMING_AND_GOING)
-    try:
-        found = driver.call(drivers.doctor).result()
-        accepted = driver.call(drivers.doctor, "--allow_unencrypted", "true").result()
-    finally:
-        cluster.end_driver()
+def test_dynamic_allocation_and_encryption(on_demand):
+    found, accepted = on_demand.doctor, on_demand.accepted
     assert (found["code"], accepted["code"]) == (1, 1)
     texts = found["printed"].splitlines()
     assert [line[:24].strip() for line in texts[:2]] == ["FAIL  dynamic allocation", "FAIL  encryption"]
