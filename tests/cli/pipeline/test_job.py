@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from mlflow import MlflowClient
 from pyspark.ml import PipelineModel
 
 from sparkdl.cli import saved_models
@@ -38,13 +40,20 @@ class Kills:
                 time.sleep(0.01)
             (self.folder / "mark").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+class Waits:
+    '''Keeps a worker after its second epoch, for at most a minute, until it ends with its driver.'''
+
+    def on_epoch(self, run):
+        if run.clock.epoch >= 2:
+            time.sleep(60)
 """
 
 
 # ---- dates and the gate -----------------------------------------------------------------------------------------
 
 
-def test_date_runs_once_and_next_date_starts_from_its_weights(small, spark):
+def test_date_runs_once_and_next_date_starts_from_its_weights_and_waits_for_rows_to_score(small, spark):
     options = ("--split.date", "null", "--warm_start", "true")  # by a hash, so that both dates compare the same rows
     code, printed = small.run(*options)
     assert code == 0, printed
@@ -60,12 +69,20 @@ def test_date_runs_once_and_next_date_starts_from_its_weights(small, spark):
     assert (code, f"{DAY} is finished\n" in printed) == (0, True)
     assert small.written() == before
 
-    assert small.run(*options, "--keep", 1, date=NEXT)[0] == 0
+    (small.folder / "new").rename(small.folder / "late")
+    code, printed = small.run(*options, "--keep", 1, date=NEXT)
+    assert (code, "PATH_NOT_FOUND" in printed) == (4, True)
     later = small.versions.current()
     assert later != version
+    assert set(small.stages(NEXT)) == {"etl", "start", "train", "gate", "publish"}
+    before = small.written(NEXT)
+    (small.folder / "late").rename(small.folder / "new")
+    code, printed = small.run(*options, "--keep", 1, date=NEXT)
+    assert (code, f"{ROWS * len(DAYS)} rows scored by {later}" in printed) == (0, True)
+    assert before.items() <= small.written(NEXT).items()
     assert small.versions.names() == [later]
     assert small.versions.about(later)["start"] == version
-    assert small.done(NEXT)["current"] == version
+    assert (small.done(NEXT)["current"], small.done(NEXT)["version"]) == (version, later)
     (in_use,), (value,) = (
         [metric[name] for metric in result["metrics"].values()]
         for result, name in ((small.done(NEXT), "in_use"), (done, "value"))
@@ -73,50 +90,58 @@ def test_date_runs_once_and_next_date_starts_from_its_weights(small, spark):
     assert in_use == pytest.approx(value, abs=1e-3)  # Spark bins scores by a sample
     assert isinstance(saved_models.load(spark, str(small.root)), PipelineModel)
 
-
-def test_gate_rejects_bad_models_and_scores_wait_for_their_rows(small):
-    code, printed = small.run("--gate.least", "1.1")
-    assert code == 3
-    assert f"{5 * ROWS - ROWS} training rows, {2 * ROWS} validation rows" in printed  # the day after is left out
-    assert f"the model of {DAY} is not published; none is in use" in printed
-    assert small.versions.current() is None
-    assert not (small.root / "scores").exists()
-
-    (small.folder / "new").rename(small.folder / "late")
-    code, printed = small.run("--gate.compare", "false", date=NEXT)
-    assert (code, "PATH_NOT_FOUND" in printed) == (4, True)
-    good = small.versions.current()
-    assert set(small.stages(NEXT)) == {"etl", "start", "train", "gate", "publish"}
-    before = small.written(NEXT)
-    (small.folder / "late").rename(small.folder / "new")
-    code, printed = small.run("--gate.compare", "false", date=NEXT)
-    assert (code, f"{ROWS * len(DAYS)} rows scored by {good}" in printed) == (0, True)
-    assert before.items() <= small.written(NEXT).items()
-    assert small.done(NEXT)["version"] == good
-
     untrained = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1e-12}}
-    for _ in range(2):  # a rejected date is finished too
-        code, printed = small.run(date="2026-11-24", optimizer=untrained)
-        assert (code, f"is not published; {good} is in use" in printed) == (3, True), printed
-    assert small.versions.current() == good
-    assert small.done("2026-11-24")["scores"]["version"] == good
+    code, printed = small.run("--refused-exit-code=7", date="2026-11-24", optimizer=untrained)
+    assert (code, f"is not published; {later} is in use" in printed) == (7, True), printed
+    assert small.versions.current() == later
+    assert small.done("2026-11-24")["scores"]["version"] == later
 
 
 # ---- bad rows and arguments -------------------------------------------------------------------------------------
 
 
-def test_corrected_rows_are_read_again(small):
+def test_corrected_rows_are_read_again_and_redo_trains_again(small, store):
+    """With a scheduler's id; the first model does not pass all metrics."""
+    name, count = f"{DAY}.8", ROWS * len(DAYS)
+    small.keys = {"register": {"name": "week", "tracking_uri": store}}
+    area = {"class_path": BINARY, "init_args": {"metricName": "areaUnderPR"}}
+    metrics = {"precision and recall": {"evaluator": area, "least": 0.9}}
+    checks = {"enough rows": "count(*) >= 100", "other labels": "max(label) > 0"}
+    words = ("--run-id", 8, "--gate.metrics", json.dumps(metrics), "--gate.checks", json.dumps(checks))
     for columns, expected, text in (
-        ({"y": np.full(ROWS * len(DAYS), 5)}, 2, "5"),  # a class that the network does not have
-        ({"a": pa.nulls(ROWS * len(DAYS), pa.float64())}, 4, "null"),
-        ({"a": np.repeat("x", ROWS * len(DAYS))}, 4, "type string of column a is not supported"),
+        ({"y": np.zeros(count, int)}, 4, "the gate's checks: 'other labels' (max(label) > 0)."),
+        ({"y": np.full(count, 5)}, 2, "5"),  # a class that the network does not have
+        ({"a": pa.nulls(count, pa.float64())}, 4, "null"),
+        ({"a": np.repeat("x", count)}, 4, "type string of column a is not supported"),
     ):
         write(small.folder / "raw", **columns)
-        code, printed = small.run()
+        code, printed = small.run(*words)
         assert (code, text in printed) == (expected, True), printed
-        assert small.versions.current() is None
+        assert not small.stages(name).keys() & {"etl", "train"}
+        assert small.versions.names() == []
+
+    def done() -> tuple[dict[str, bool], Any]:
+        found = json.loads((small.root / f"runs/{name}/done.json").read_text())
+        return {metric: values["passed"] for metric, values in found["metrics"].items()}, found["registered"]
+
+    write(small.folder / "raw", y=np.arange(count) % 2)  # no column tells it
+    code, printed = small.run(*words)
+    assert (code, f"the model of {name} is not published; none is in use" in printed) == (3, True)
+    for code in (0, 7):  # a rejected run is finished too
+        assert small.run(*words, f"--refused-exit-code={code}")[0] == code
+    assert done() == ({"areaUnderROC": True, "precision and recall": False}, None)
+    assert small.versions.current() is None
+    assert not (small.root / "scores").exists()
+    assert MlflowClient(store).search_registered_models() == []
+
+    (first,), etl = small.versions.names(), small.stages(name)["etl"]
+    before = etl.read_text()
     write(small.folder / "raw")
-    assert small.run()[0] == 0
+    code, printed = small.run(*words, "--redo")
+    assert (code, etl.read_text() == before) == (0, False), printed
+    assert done() == ({"areaUnderROC": True, "precision and recall": True}, {"name": "week", "version": "1"})
+    assert small.versions.names() == [first, small.versions.current()]
+    assert (small.root / f"scores/run={name}/_SUCCESS").exists()
 
 
 @pytest.mark.parametrize(
@@ -147,26 +172,10 @@ class Killed(BaseException):
     """Ends a run in the driver, which handles no such error."""
 
 
-@pytest.mark.parametrize(
-    ("place", "stages"),
-    [
-        ("train", {"etl", "start"}),
-        ("score_rows", {"etl", "start", "train", "gate", "publish"}),
-        ("tidy", {"etl", "start", "train", "gate", "publish", "score"}),
-    ],
-)
-def test_killed_run_resumes_at_its_stage(small, monkeypatch, place, stages):
+def test_killed_run_resumes_at_its_stage_and_trains_again_without_its_version(small, monkeypatch):
     def kill(*_: object) -> None:
         raise Killed
 
-    with monkeypatch.context() as patch:
-        patch.setattr(PipelineRun, place, kill)
-        with pytest.raises(Killed):
-            small.run()
-    assert set(small.stages()) == stages
-    assert (small.root / "scores").exists() == (place == "tidy")
-    published, before = small.versions.current(), small.written(DAY)
-    assert (published is None) == (place == "train")
     unfinished = "cafecafecafe-0000-12345678"
     left = [
         small.root / f"versions/{DAY}-{unfinished}/model",
@@ -174,25 +183,50 @@ def test_killed_run_resumes_at_its_stage(small, monkeypatch, place, stages):
         small.root / f"runs/{DAY}/cafecafecafe/data-0000-12345678",
     ]
     other = small.root / f"versions/{NEXT}-{unfinished}/model"  # of an unfinished date
+    published, before = None, {}
+    for place, stages in (
+        ("train", {"etl", "start"}),
+        ("score_rows", {"etl", "start", "train", "gate", "publish"}),
+        ("tidy", {"etl", "start", "train", "gate", "publish", "score"}),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(PipelineRun, place, kill)
+            with pytest.raises(Killed):
+                small.run()
+        assert set(small.stages()) == stages
+        assert (small.root / "scores").exists() == (place == "tidy")
+        assert before.items() <= small.written(DAY).items()
+        assert published in (None, small.versions.current())
+        published, before = small.versions.current(), small.written(DAY)
+        assert (published is None) == (place == "train")
     for folder in (*left, other):
         folder.mkdir(parents=True)
         (folder / "file").touch()
 
     assert small.run()[0] == 0
     assert before.items() <= small.written(DAY).items()
-    assert small.done()["version"] == small.versions.current()
-    assert published in (None, small.versions.current())
-    assert len(small.versions.names()) == 1
+    assert small.done()["version"] == small.versions.current() == published
+    assert small.versions.names() == [published]
     assert not any(folder.exists() for folder in left)
     assert other.exists()
+
+    for name in ("gate", "publish", "score"):  # pruned before its gate
+        small.stages()[name].unlink()
+    (small.root / f"runs/{DAY}/done.json").unlink()
+    files.delete(f"{small.versions.root}/CURRENT")
+    files.delete(f"{small.versions.root}/versions/{published}")
+    assert small.run()[0] == 0
+    assert small.versions.current() not in (None, published)
+    assert len(small.versions.names()) == 1
 
 
 @pytest.mark.chaos
 def test_sigkill_in_training_resumes_from_the_checkpoint(small):
     (small.folder / "killing.py").write_text(KILLER)
     tracker = {"class_path": "killing.Kills", "init_args": {"folder": str(small.folder)}}
-    network = {"epochs": 200, "checkpointInterval": "1 epoch"}
-    words = ("--config", small.configured(trackers=[tracker], **network), "--date", DAY)
+    network = {"epochs": 3, "checkpointInterval": "1 epoch"}
+    watched = small.configured(trackers=[tracker], callbacks=["killing.Waits"], **network)
+    words = ("--config", watched, "--date", DAY)
     process = submit("etl_train", *words, local=small.folder / "local", modules=(small.folder / "killing.py",))
     printed, code = finish(process)
     assert code not in (0, 1), printed
@@ -206,43 +240,59 @@ def test_sigkill_in_training_resumes_from_the_checkpoint(small):
     last = max(event.attempt for event in epochs)
     trained = [event.payload["epoch"] for event in epochs if event.attempt == last]
     assert trained[0] > 1
-    assert trained[-1] == 200
+    assert trained[-1] == 3
 
 
-def test_pruned_version_before_its_gate_trains_again(small):
-    assert small.run()[0] == 0
-    first = small.versions.current()
-    for name in ("gate", "publish", "score"):
-        small.stages()[name].unlink()
-    (small.root / f"runs/{DAY}/done.json").unlink()
-    files.delete(f"{small.versions.root}/CURRENT")
-    files.delete(f"{small.versions.root}/versions/{first}")
-    assert small.run()[0] == 0
-    assert small.versions.current() not in (None, first)
-    assert len(small.versions.names()) == 1
-
-
-@pytest.mark.parametrize(("place", "date"), [("train", DAY), ("score_rows", DAY), ("evaluate", NEXT)])
-def test_second_run_in_the_middle_of_the_first(small, monkeypatch, place, date):
-    """Of one date the later run takes over. Another date's publishes first, and the gate compares with its model."""
+def interrupt(monkeypatch, place, run, *, after=False):
+    """Call ``run`` once, before or after a stage that is reached for the first time."""
     whole, calls = getattr(PipelineRun, place), []
 
     @functools.wraps(whole)
-    def interrupted(run: PipelineRun, *arguments: Any) -> Any:
+    def interrupted(self: PipelineRun, *arguments: Any) -> Any:
         calls.append(place)
         if len(calls) > 1:
-            return whole(run, *arguments)
-        result = whole(run, *arguments) if date == NEXT else None
-        assert small.run("--gate.margin", 1, date=date)[0] == 0
-        return result or whole(run, *arguments)
+            return whole(self, *arguments)
+        result = whole(self, *arguments) if after else None
+        run()
+        return result or whole(self, *arguments)
 
     monkeypatch.setattr(PipelineRun, place, interrupted)
-    code, printed = small.run("--gate.margin", 1, "--force")
-    assert code == (5 if date == DAY else 0), printed
+
+
+def test_later_run_of_a_date_takes_over(small, monkeypatch):
+    """The second one in the training of the first, the third one in the scoring of the second."""
+    found = []
+    interrupt(monkeypatch, "train", lambda: found.append(small.run()))
+    interrupt(monkeypatch, "score_rows", lambda: found.append(small.run()))
+    found.append(small.run())
+    assert [code for code, _ in found] == [0, 5, 5]
+    for _, printed in found[1:]:
+        assert "another run of this date has taken over" in printed
     assert small.done()["passed"]
     assert small.versions.current() == small.done()["version"]
-    if date == DAY:
-        assert "another run of this date has taken over" in printed
-    else:
-        assert small.done()["current"] == small.done(NEXT)["version"]
-        assert set(small.versions.names()) == {small.done()["version"], small.done(NEXT)["version"]}
+
+
+def test_later_date_in_the_gate_of_an_older_one_stays_in_use_without_force(small, store, monkeypatch):
+    """The later date publishes first. The gate compares with its model; only force replaces it."""
+    small.keys = {"register": {"name": "week", "tracking_uri": store}}
+    mlflow, found = MlflowClient(store), []
+
+    def champion() -> str:
+        version = mlflow.get_model_version_by_alias("week", "champion")
+        return version.tags["sparkdl.pipeline.version"]
+
+    interrupt(monkeypatch, "evaluate", lambda: found.append(small.run("--gate.margin", 1, date=NEXT)), after=True)
+    code, printed = small.run("--gate.margin", 1)
+    ((other, early),) = found
+    assert f"{5 * ROWS - ROWS} training rows, {2 * ROWS} validation rows" in early  # the day after is left out
+    done, later = small.done(), small.done(NEXT)["version"]
+    assert (code, other, small.versions.current(), champion()) == (0, 0, later, later), printed
+    assert f"passed, but {later} of a later date stays in use (--force publishes it)" in printed
+    assert (done["passed"], done["published"], done["scores"]["version"]) == (True, False, later)
+    assert (done["current"], done["registered"]) == (later, None)
+    assert json.loads(next(line for line in printed.splitlines() if line.startswith("{"))) == done
+    code, printed = small.run("--gate.margin", 1, "--force")
+    assert (code, small.versions.current(), champion()) == (0, done["version"], done["version"]), printed
+    assert f"published {done['version']}" in printed
+    assert small.done() == {**done, "published": True, "registered": {"name": "week", "version": "2"}}
+    assert set(small.versions.names()) == {done["version"], later}
