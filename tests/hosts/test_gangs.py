@@ -41,14 +41,6 @@ def test_fit_needs_shared_directory(cluster):
     assert {error[at + 10 : at + 13] for at in (one, two)} == {"one", "two"}
 
 
-def test_another_driver_loads_the_model_of_a_fit(cluster, tmp_path):
-    run, model = tmp_path / "run", tmp_path / "model"
-    expected = cluster.driver().call(drivers.regress, run, model).result()
-    assert len(expected) == ROWS
-    cluster.end_driver()
-    assert cluster.driver().call(drivers.predict, model).result() == expected
-
-
 # ---- what a run survives ---------------------------------------------------------------------------------------------
 
 HELD = 5  # the step after which harm is done; the newest checkpoint is that of step 4
@@ -141,8 +133,10 @@ def test_run_survives_host_that_was_lost_before_it(cluster, tmp_path, undisturbe
     cluster.gang_gone()
 
 
-def test_same_command_resumes_after_driver_was_killed(cluster, tmp_path, undisturbed):
-    folder = tmp_path / "run"
+def test_next_driver_resumes_after_a_kill_and_loads_the_model_of_a_fit(cluster, tmp_path, undisturbed):
+    folder, model = tmp_path / "run", tmp_path / "model"
+    expected = cluster.driver().call(drivers.regress, tmp_path / "fit", model).result()
+    assert len(expected) == ROWS
     driver, _, pid = start(cluster, folder, 1)
     driver.kill()
     cluster.nothing_left()
@@ -151,3 +145,4 @@ def test_same_command_resumes_after_driver_was_killed(cluster, tmp_path, undistu
     assert found["failures"] == []
     assert_undisturbed(found, undisturbed, folder)
     cluster.gang_gone()
+    assert cluster.driver().call(drivers.predict, model).result() == expected
