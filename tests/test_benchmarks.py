@@ -127,8 +127,8 @@ def smoke(theme: str, words: str, capsys: pytest.CaptureFixture[str]) -> list[st
     ("theme", "words", "names"),
     [
         ("recovery", "detection --rounds 1 --limit 2", ["detection"]),
-        ("events", "rows first page --rounds 1 --rows 1024 --events 2000", ["rows", "first", "page"]),
-        ("epoch", "--rounds 1 --rows 8192 --epochs 2", None),
+        ("events", "rows first page --rounds 1 --rows 512 --events 1000", ["rows", "first", "page"]),
+        ("epoch", "--rounds 1 --rows 4096 --epochs 2", None),
     ],
 )
 def test_benchmark_runs(theme, words, names, capsys):
@@ -147,11 +147,11 @@ def test_benchmark_runs(theme, words, names, capsys):
 @pytest.mark.parametrize(
     ("theme", "words"),
     [
-        ("spool", "--rounds 1 --rows 4000"),
-        ("transform", "--rounds 1 --rows 2000"),
-        ("images", "--rounds 1 --rows 2000"),
-        ("rounds_overhead", "fixed reading large --rounds 1 --rows 4000 --width 300"),
-        ("ensemble_parallel", "--rounds 1 --rows 4000 --scored 2000 --members 2 --epochs 1"),
+        ("spool", "--rounds 1 --rows 1000"),
+        ("transform", "--rounds 1 --rows 500"),
+        ("images", "--rounds 1 --rows 200"),
+        ("rounds_overhead", "fixed reading large --rounds 1 --rows 1000 --width 100"),
+        ("ensemble_parallel", "--rounds 1 --rows 500 --scored 500 --members 2 --epochs 1 --width 16 --scored-width 16"),
     ],
 )
 def test_benchmark_runs_on_spark(theme, words, spark, capsys, monkeypatch, tmp_path):
