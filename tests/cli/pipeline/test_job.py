@@ -296,3 +296,9 @@ def test_later_date_in_the_gate_of_an_older_one_stays_in_use_without_force(small
     assert f"published {done['version']}" in printed
     assert small.done() == {**done, "published": True, "registered": {"name": "week", "version": "2"}}
     assert set(small.versions.names()) == {done["version"], later}
+
+    small.versions.publish(later)
+    for file in (small.root / f"runs/{DAY}/done.json", small.stages()["publish"]):  # the run has not finished
+        file.unlink()
+    assert small.run("--gate.margin", 1, "--force")[0] == 0
+    assert (small.versions.current(), small.done()["published"]) == (done["version"], True)
