@@ -141,7 +141,7 @@ def test_rounds_compare_a_column_of_the_algorithm(tmp_path):
     )
     primal = [row["primal"] for row in history]
     assert rounds.best == 1 + primal.index(max(primal))
-    with pytest.raises(InvalidInput, match="set validationIndicatorCol"):
+    with pytest.raises(InvalidInput, match="set validationFraction or validationIndicatorCol"):
         run(ConsensusADMM(), COLUMNS, patience=1, memories=str(tmp_path))
 
 
