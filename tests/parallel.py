@@ -70,15 +70,7 @@ def fast_lots() -> list[Lot]:
 
 def all_lots() -> list[Lot]:
     """All tests that need no GPU; the longest lots come first, so that all end at about the same time."""
-    on_spark = (
-        *("hosts chaos notebooks", "docs", "ensembles/boosting ensembles/members ensembles/resampling"),
-        *(
-            "ensembles",
-            "cli/pipeline",
-            "ml/inference ml/persistence ml/tracking ml/test_real_data.py ml/test_tuning.py",
-        ),
-        *("ml", "spark"),
-    )
+    on_spark = ("ensembles", "ml cli/pipeline", "hosts chaos notebooks", "docs", "spark")
     return [
         *split("(cluster or chaos) and not gpu", *on_spark, chances=2),
         *split("not cluster and not chaos and not gpu", "rounds training telemetry"),
