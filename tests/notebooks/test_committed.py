@@ -32,7 +32,7 @@ CELLS = range(8, 21)
 NAMES = {"quickstart", "tabular", "images", "text", "scaling"}
 NAMES |= {"choosing_a_strategy", "recovery", "ensembles", "pipeline"}
 ONE_JVM = {"choosing_a_strategy", "ensembles", "images", "quickstart", "text"}
-"""Notebooks whose drivers share a JVM; others start jobs, kill executors, or measure seconds in their own."""
+"""Notebooks whose drivers share a JVM; others start jobs, kill executors, search in threads or measure seconds."""
 # Folders of a machine, and addresses in memory.
 PLACES = re.compile(
     r"(?:(?<![\w.:/])|\bfile:/*)/(?:tmp|home|root|usr|opt|var|mnt|work|private|Users)/|\b0x[0-9a-f]{6,}"
