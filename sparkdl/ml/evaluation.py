@@ -38,10 +38,11 @@ class OutputColumns:
 
 
 @dataclass(frozen=True)
-class Classes:
-    """Metrics of a classifier.
+class ClassifierMetrics:
+    """Metrics of a classifier's predictions.
 
     Attributes:
+        counts: number of rows by (label, prediction).
         log_loss: mean of -log(probability of the label), in nats; None without probabilities.
         auc: area under the ROC curve; None unless there are exactly two classes, each with rows.
     """
@@ -104,10 +105,13 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """Metrics of a regressor.
+class RegressorMetrics:
+    """Metrics of a regressor's predictions.
 
     Attributes:
+        rows: number of rows with a label.
+        rmse: root mean squared error.
+        mae: mean absolute error.
         r2: 1 - squared error / squared deviation of the labels from their mean; None if all labels are equal.
     """
 
@@ -142,10 +146,19 @@ def check_label(rows: DataFrame, label: str) -> None:
         raise InvalidInput(f"the label {label} is of type {kind.simpleString()}; expected numbers.")
 
 
-def measure(predictions: DataFrame, label: str, columns: OutputColumns) -> Classes | Numbers:
-    """Compute all metrics of the model's kind over the rows that have a label."""
-    kind = _classes if columns.of_classifier(predictions) else _numbers
-    measured = kind(_labelled(predictions, label, columns), label, columns)
+def measure(
+    predictions: DataFrame, label: str, columns: OutputColumns, *, classes: bool | None = None
+) -> ClassifierMetrics | RegressorMetrics:
+    """Compute all metrics of the model's kind over the rows that have a label.
+
+    Args:
+        predictions: rows with the model's columns.
+        label: the label column.
+        columns: that the model writes.
+        classes: whether the model is a classifier; default: if it writes a classifier's columns.
+    """
+    classes = columns.of_classifier(predictions) if classes is None else classes
+    measured = (_classes if classes else _numbers)(_labelled(predictions, label, columns), label, columns)
     if not measured.rows:
         raise InvalidInput(f"no row has a label in the column {label}; expected some.")
     return measured
@@ -175,10 +188,10 @@ def _labelled(predictions: DataFrame, label: str, columns: OutputColumns) -> Dat
     return predictions.where(col(label).isNotNull())
 
 
-def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> Classes:
+def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> ClassifierMetrics:
     probability = columns.probability
     if probability is None or probability not in rows.columns:
-        return Classes(count(rows, label, columns))
+        return ClassifierMetrics(count(rows, label, columns))
     classes = _class(label).alias("label"), _class(columns.prediction).alias("prediction")
     scored = rows.select(*classes, col(probability).alias("probability")).persist()  # two passes read it
     try:
@@ -187,7 +200,7 @@ def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> Classes:
         sums = scored.groupBy("label", "prediction").agg(F.count("*"), F.sum(surprise)).collect()
         counts = {(true, predicted): number for true, predicted, number, _ in sums}
         loss = math.fsum(total for *_, total in sums) / max(sum(counts.values()), 1)
-        return Classes(counts, loss, _auc(scored) if {true for true, _ in counts} == {0, 1} else None)
+        return ClassifierMetrics(counts, loss, _auc(scored) if {true for true, _ in counts} == {0, 1} else None)
     finally:
         scored.unpersist()
 
@@ -200,14 +213,14 @@ def _auc(rows: DataFrame) -> float | None:
     return float(evaluator.evaluate(labelled))
 
 
-def _numbers(rows: DataFrame, label: str, columns: OutputColumns) -> Numbers:
+def _numbers(rows: DataFrame, label: str, columns: OutputColumns) -> RegressorMetrics:
     true = col(label).cast("double")
     error = col(columns.prediction) - true
     figures = rows.agg(F.count("*"), F.avg(error * error), F.avg(F.abs(error)), F.var_pop(true))
     [(number, squared, absolute, spread)] = figures.collect()
     if not number:
-        return Numbers(0, 0.0, 0.0, None)
-    return Numbers(number, math.sqrt(squared), absolute, 1 - squared / spread if spread else None)
+        return RegressorMetrics(0, 0.0, 0.0, None)
+    return RegressorMetrics(number, math.sqrt(squared), absolute, 1 - squared / spread if spread else None)
 
 
 def _class(name: str) -> Any:

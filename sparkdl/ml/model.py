@@ -13,6 +13,7 @@ from sparkdl.data.columns import Columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.column_params import described
+from sparkdl.ml.evaluation import ClassifierMetrics, OutputColumns, RegressorMetrics, measure
 from sparkdl.ml.inference.broadcast import ModelBroadcast
 from sparkdl.ml.inference.outputs import Outputs
 from sparkdl.ml.inference.scorer import Scorer
@@ -21,7 +22,7 @@ from sparkdl.ml.params import OutputParams
 from sparkdl.ml.persistence.architecture import load_architecture, save_architecture
 from sparkdl.ml.persistence.export import Program, Signature, examples, export
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
-from sparkdl.ml.report import Report
+from sparkdl.ml.report import Report, TrainingSummary
 from sparkdl.spark.columns import check_frame
 from sparkdl.spark.jvm import qualify
 from sparkdl.training.objective import ModelFactory, OutputKind
@@ -79,6 +80,36 @@ class TorchModel(OutputParams, Saveable, Model):
     @property
     def _scalar(self) -> bool:
         return self._output in ([], [1])
+
+    @property
+    def summary(self) -> TrainingSummary:
+        """Rows, parameters, seconds, epochs and the last values of the training.
+
+        Raises:
+            InvalidInput: no estimator trained the model.
+        """
+        parameters = sum(parameter.numel() for parameter in self.module().parameters())
+        return TrainingSummary.of(self.history, self.report, parameters)
+
+    def evaluate(self, dataset: DataFrame) -> ClassifierMetrics | RegressorMetrics:
+        """Compute the metrics of the predictions over the rows that have a label in ``labelCol``.
+
+        A classifier needs its ``probabilityCol`` for the log loss and the AUC.
+
+        Raises:
+            InvalidInput: the model is neither a classifier nor a regressor, ``labelCol`` is not one numeric column, or
+                no row has a label.
+        """
+        label = self.getLabelCol()
+        if self._kind == "estimator":
+            raise InvalidInput(
+                "the model of a TorchEstimator has no metrics of its own; expected the model of a TorchClassifier or a "
+                "TorchRegressor. The estimator's metrics are in model.history."
+            )
+        if not isinstance(label, str):
+            raise InvalidInput(f"labelCol is {label}; expected one column, as in model.setLabelCol('label').")
+        columns, classes = OutputColumns(self.getPredictionCol(), self.getProbabilityCol()), self._kind == "classifier"
+        return measure(self.transform(dataset), label, columns, classes=classes)
 
     def module(self) -> nn.Module:
         """The trained module on the CPU, in evaluation mode."""

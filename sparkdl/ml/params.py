@@ -82,13 +82,16 @@ class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol
     )
 
 
-class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInputCols):
-    """Input and output columns, shared by estimators and models."""
+class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInputCols, HasLabelCol):
+    """Input, label and output columns, shared by estimators and models."""
 
     inputCols: Param[list[str]] = param(
         "input columns; each is one argument of forward(), in order", to_strings, ["features"]
     )
     featuresCol: Param[str] = param("the only input column: short for inputCols=[featuresCol]", to_string, "features")
+    labelCol: Param[str | list[str] | None] = param(
+        "label column, or several, side by side [B, labels]; None if the target is the first input", to_labels, "label"
+    )
     columnSpecs: Param[list[InputColumn]] = param(
         "details of input columns that the schema lacks: a list of sparkdl.data.InputColumn", to_columns, []
     )
@@ -145,7 +148,7 @@ class RunParams(ConstructedParams):
     )
 
 
-class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasValidationIndicatorCol, HasSeed):
+class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicatorCol, HasSeed):
     """The model, its objective and its training."""
 
     model: Param[ModelFactory | nn.Module] = param(
@@ -191,9 +194,6 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         "its own fields for batches, epochs and penalties",
         to_strategy,
         AllReduce(),
-    )
-    labelCol: Param[str | list[str] | None] = param(
-        "label column, or several, side by side [B, labels]; None if the target is the first input", to_labels, "label"
     )
     weightCol: Param[str | None] = param(
         "column of the rows' weights in the loss, at least 0; None for 1 each", to_string, None

@@ -45,15 +45,18 @@ class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol
     def getProbabilityCol(self) -> str: ...
     def setProbabilityCol(self, value: str) -> Self: ...
 
-class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInputCols):
+class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInputCols, HasLabelCol):
     inputCols: Param[list[str]]
     featuresCol: Param[str]
+    labelCol: Param[str | list[str] | None]
     columnSpecs: Param[list[InputColumn]]
     collate: Param[Callable[..., Any] | None]
     def getInputCols(self) -> list[str]: ...
     def setInputCols(self, value: list[str]) -> Self: ...
     def getFeaturesCol(self) -> str: ...
     def setFeaturesCol(self, value: str) -> Self: ...
+    def getLabelCol(self) -> str | list[str] | None: ...
+    def setLabelCol(self, value: str | list[str] | None) -> Self: ...
     def getColumnSpecs(self) -> list[InputColumn]: ...
     def setColumnSpecs(self, value: list[InputColumn]) -> Self: ...
     def getCollate(self) -> Callable[..., Any] | None: ...
@@ -94,7 +97,7 @@ class RunParams(ConstructedParams):
     def getLogLevel(self) -> str: ...
     def setLogLevel(self, value: str) -> Self: ...
 
-class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasValidationIndicatorCol, HasSeed):
+class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicatorCol, HasSeed):
     model: Param[ModelFactory | nn.Module]
     loss: Param[LossFunction | nn.Module]
     modelArgs: Param[dict[str, Any]]
@@ -105,7 +108,6 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     schedulerInterval: Param[str]
     metrics: Param[dict[str, Any]]
     strategy: Param[Strategy | Algorithm]
-    labelCol: Param[str | list[str] | None]
     weightCol: Param[str | None]
     validationIndicatorCol: Param[str | None]
     validationFraction: Param[float | None]
@@ -142,7 +144,6 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         schedulerInterval: str = "epoch",
         metrics: dict[str, Any] = ...,
         strategy: Strategy | Algorithm = ...,
-        labelCol: str | list[str] | None = "label",
         weightCol: str | None = None,
         validationIndicatorCol: str | None = None,
         validationFraction: float | None = None,
@@ -168,6 +169,7 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         trackers: list[Any] = ...,
         inputCols: list[str] = ...,
         featuresCol: str = "features",
+        labelCol: str | list[str] | None = "label",
         columnSpecs: list[InputColumn] = ...,
         collate: Callable[..., Any] | None = None,
         thresholds: list[float] | None = None,
@@ -199,7 +201,6 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         schedulerInterval: str = "epoch",
         metrics: dict[str, Any] = ...,
         strategy: Strategy | Algorithm = ...,
-        labelCol: str | list[str] | None = "label",
         weightCol: str | None = None,
         validationIndicatorCol: str | None = None,
         validationFraction: float | None = None,
@@ -225,6 +226,7 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
         trackers: list[Any] = ...,
         inputCols: list[str] = ...,
         featuresCol: str = "features",
+        labelCol: str | list[str] | None = "label",
         columnSpecs: list[InputColumn] = ...,
         collate: Callable[..., Any] | None = None,
         thresholds: list[float] | None = None,
@@ -263,8 +265,6 @@ class TrainingParams(OutputParams, RunParams, HasLabelCol, HasWeightCol, HasVali
     def setMetrics(self, value: dict[str, Any]) -> Self: ...
     def getStrategy(self) -> Strategy | Algorithm: ...
     def setStrategy(self, value: Strategy | Algorithm) -> Self: ...
-    def getLabelCol(self) -> str | list[str] | None: ...
-    def setLabelCol(self, value: str | list[str] | None) -> Self: ...
     def getWeightCol(self) -> str | None: ...
     def setWeightCol(self, value: str | None) -> Self: ...
     def getValidationIndicatorCol(self) -> str | None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.cluster.supervisor import Supervisor
@@ -38,6 +39,58 @@ def rates(samples: int, seconds: float) -> dict[str, float]:
 def shares(name: str, rows: list[int]) -> dict[str, Any]:
     """The rows, those of each worker or shard as ``name``, and the largest share times the number of shares."""
     return {"rows": sum(rows), name: rows, "skew": max(rows) * len(rows) / max(sum(rows), 1)}
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """The figures of a training; ``str`` has them as a table.
+
+    Attributes:
+        rows: training and validation rows.
+        parameters: numbers of the module's weights, without its buffers.
+        seconds: of the fit.
+        startup_seconds: of the fit, in which no worker took steps; None for rounds and without telemetry.
+        train_seconds: in which workers trained.
+        epochs: epochs, or rounds, of the history.
+        best_epoch: the epoch, or round, whose weights the model has; None for the last.
+        last: the last row of the history.
+    """
+
+    rows: int
+    parameters: int
+    seconds: float
+    startup_seconds: float | None
+    train_seconds: float
+    epochs: int
+    best_epoch: int | None
+    last: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, history: Sequence[Mapping[str, Any]], report: Mapping[str, Any], parameters: int) -> TrainingSummary:
+        """The summary of a model's history and report.
+
+        Raises:
+            InvalidInput: the model was not trained by an estimator.
+        """
+        if not history or not report:
+            raise InvalidInput("the model has no summary: no estimator trained it. Expected the result of fit().")
+        return cls(
+            report["rows"],
+            parameters,
+            report["seconds"],
+            report.get("startup_seconds"),
+            report["train_seconds"],
+            len(history),
+            report.get("best_epoch", report.get("best_round")),
+            dict(history[-1]),
+        )
+
+    def __str__(self) -> str:
+        figures = {name: value for name, value in {**vars(self), **self.last}.items() if name != "last"}
+        shown = {name: value for name, value in figures.items() if isinstance(value, int | float)}
+        lines = [(name, f"{value:.4g}" if isinstance(value, float) else f"{value}") for name, value in shown.items()]
+        width = max(len(name) for name, _ in lines)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 
 
 class Report(dict[str, Any]):
