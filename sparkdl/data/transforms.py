@@ -24,6 +24,33 @@ Augment = Callable[[Inputs, "Tensor | None", torch.Generator], tuple[Sequence[In
 
 
 @dataclass(frozen=True)
+class Assembly:
+    """A ``collate`` that concatenates the inputs side by side, into one ``[rows, numbers]``.
+
+    Attributes:
+        collate: applied to the one input; default: none.
+        floating: the dtype's name of the input if all are integers; other inputs are promoted to a common dtype.
+    """
+
+    collate: Collate | None = None
+    floating: str = "float32"
+
+    @classmethod
+    def around(cls, collate: Collate | None, *, assembled: bool, floating: str) -> Collate | None:
+        """``collate``, after an assembly if the inputs are ``assembled``."""
+        return cls(collate, floating) if assembled else collate
+
+    def __call__(self, inputs: Inputs, target: Tensor | None) -> tuple[Sequence[Input], Tensor | None]:
+        """Concatenate the inputs of a batch."""
+        rows = [tensor.reshape(len(tensor), -1) for tensor in inputs if isinstance(tensor, Tensor)]
+        if len(rows) < len(inputs):
+            raise InvalidInput("assembleInputs is True, and an input has rows of several lengths; expected one length.")
+        numbers = torch.cat(rows, 1)
+        numbers = numbers if numbers.is_floating_point() else numbers.to(getattr(torch, self.floating))
+        return ((numbers,), target) if self.collate is None else self.collate((numbers,), target)
+
+
+@dataclass(frozen=True)
 class Transforms:
     """User functions that change batches, and the loss's weight of each row's target, to detect changed weights."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params
 from pyspark.sql import DataFrame
+from torch import nn
 
 from sparkdl.data.columns import InputColumn, listed
 from sparkdl.errors import InvalidInput
@@ -26,6 +29,47 @@ def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn
             f"input columns, which are {listed(names)}."
         )
     return tuple(by_name.get(name, InputColumn(name)) for name in names)
+
+
+def check_arguments(model: Any, names: list[str], *, assembled: bool = False) -> None:
+    """Check that ``forward`` takes one argument for each input column, or one for all if they are ``assembled``.
+
+    The signature is known of a module and of a class, also in a ``partial`` or a ``WarmStart``; other factories are not
+    called.
+
+    Raises:
+        InvalidInput: ``forward`` takes fewer arguments, or needs more.
+    """
+    while isinstance(model, partial):
+        model = model.func
+    while not isinstance(model, nn.Module | type) and hasattr(model, "factory"):
+        model = model.factory
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        own, name = [model], model.__name__
+    elif isinstance(model, nn.Module):
+        own, name = [], type(model).__name__
+    else:
+        return
+    try:
+        signature = inspect.signature(model.forward)
+    except ValueError:  # of compiled code
+        return
+    given = names[:1] if assembled else names
+    if not _takes(signature, [*own, *given]):
+        one = not assembled and _takes(signature, [*own, "all columns"])
+        inputs = "all columns as one input" if assembled else f"the inputs {listed(names)}"
+        raise InvalidInput(
+            f"{name}.forward{signature} gets {inputs}; expected one input column for each argument, in order"
+            f"{', or assembleInputs=True for all columns as one argument' * one}."
+        )
+
+
+def _takes(signature: inspect.Signature, arguments: list[Any]) -> bool:
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 class OutputColumnParams(ValidatedParams):

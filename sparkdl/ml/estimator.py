@@ -14,9 +14,10 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.transforms import Assembly
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.checkpointing import previous_workers
-from sparkdl.ml.column_params import described
+from sparkdl.ml.column_params import check_arguments, described
 from sparkdl.ml.derived_columns.rows import DerivedColumns
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
@@ -195,6 +196,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
                 f"model is a {type(model).__name__}, which is made already, and modelArgs is {arguments}; expected the "
                 f"class, as in model={type(model).__name__}, or no modelArgs."
             )
+        if self.getCollate() is None:
+            check_arguments(model, self.getInputCols(), assembled=self.getAssembleInputs())
         metrics, in_rounds = self.getMetrics(), is_algorithm(self.getStrategy())
         check_monitor(self.getMonitor(), metrics, validated=self._is_validated, in_rounds=in_rounds)
         objective = Objective(
@@ -235,7 +238,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             keep_best=self.getKeepBest(),
             callbacks=tuple(self.getCallbacks()),
             classes=self.classes(),
-            collate=self.getCollate(),
+            collate=Assembly.around(self.getCollate(), assembled=self.getAssembleInputs(), floating=self._floating),
             augment=self.getAugment(),
         )
 
@@ -245,7 +248,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         def column(name: str | None, dtype: str) -> InputColumn | None:
             return None if name is None else InputColumn(name, dtype)
 
-        floating = "float64" if self.getPrecision() == "fp64" else "float32"
+        floating = self._floating
         return Columns(
             inputs=described(self.getInputCols(), self.getColumnSpecs()),
             target=self._target(floating),
@@ -282,6 +285,10 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         if label is None:
             return None
         return InputColumn(label, None if self._kind == "estimator" else floating if one_number else "int64")
+
+    @property
+    def _floating(self) -> str:
+        return "float64" if self.getPrecision() == "fp64" else "float32"
 
     def _is_binary(self) -> bool:
         return isinstance(as_module(self.getLoss()), nn.BCELoss | nn.BCEWithLogitsLoss)

@@ -95,6 +95,9 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
     columnSpecs: Param[list[InputColumn]] = param(
         "details of input columns that the schema lacks: a list of sparkdl.data.InputColumn", to_columns, []
     )
+    assembleInputs: Param[bool] = param(
+        "whether forward() gets one argument, all input columns side by side [B, numbers]", to_boolean, False
+    )
     collate: Param[Callable[..., Any] | None] = param(
         "collate(inputs, target) -> (inputs, target), applied to every batch; None for none", to_function, None
     )

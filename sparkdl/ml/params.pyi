@@ -50,6 +50,7 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
     featuresCol: Param[str]
     labelCol: Param[str | list[str] | None]
     columnSpecs: Param[list[InputColumn]]
+    assembleInputs: Param[bool]
     collate: Param[Callable[..., Any] | None]
     def getInputCols(self) -> list[str]: ...
     def setInputCols(self, value: list[str]) -> Self: ...
@@ -59,6 +60,8 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
     def setLabelCol(self, value: str | list[str] | None) -> Self: ...
     def getColumnSpecs(self) -> list[InputColumn]: ...
     def setColumnSpecs(self, value: list[InputColumn]) -> Self: ...
+    def getAssembleInputs(self) -> bool: ...
+    def setAssembleInputs(self, value: bool) -> Self: ...
     def getCollate(self) -> Callable[..., Any] | None: ...
     def setCollate(self, value: Callable[..., Any] | None) -> Self: ...
 
@@ -171,6 +174,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         featuresCol: str = "features",
         labelCol: str | list[str] | None = "label",
         columnSpecs: list[InputColumn] = ...,
+        assembleInputs: bool = False,
         collate: Callable[..., Any] | None = None,
         thresholds: list[float] | None = None,
         predictionCol: str = "prediction",
@@ -228,6 +232,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         featuresCol: str = "features",
         labelCol: str | list[str] | None = "label",
         columnSpecs: list[InputColumn] = ...,
+        assembleInputs: bool = False,
         collate: Callable[..., Any] | None = None,
         thresholds: list[float] | None = None,
         predictionCol: str = "prediction",

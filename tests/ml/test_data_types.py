@@ -12,6 +12,7 @@ from torch import nn
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.data.columns import InputColumn
+from sparkdl.ensembles.bagging import Bagging
 from tests.ml import nets
 
 pytestmark = pytest.mark.slow
@@ -119,3 +120,20 @@ def test_augment_applies_to_training_only_and_is_repeatable(data):
     assert losses[1][0] != losses[1][1]
     assert plain.history[0]["valid_loss"] == one.history[0]["valid_loss"]
     np.testing.assert_array_equal(predictions(plain, data), predictions(one, data))
+
+
+def test_assembled_inputs_are_one_array(data):
+    """Numbers, arrays and an integer column, as one array of the same numbers."""
+    numbers = F.concat(F.array("y"), "x", F.array(F.col("row").cast("double")))
+    apart, together = data.withColumn("row_", F.col("row")), data.withColumn("all", numbers)
+    settings = STILL | {"model": partial(nn.Linear, 5, 1), "optimizer": "sgd", "learningRate": 1e-4, "labelCol": "z"}
+    settings |= {"validationIndicatorCol": "valid", "epochs": 2}
+    columns = {"inputCols": ["y", "x", "row_"], "assembleInputs": True}
+    models = [
+        TorchRegressor(**settings, **columns).fit(apart),
+        TorchRegressor(**settings, inputCols=["all"]).fit(together),
+    ]
+    assert models[0].history[-1]["valid_loss"] == models[1].history[-1]["valid_loss"]
+    np.testing.assert_array_equal(predictions(models[0], apart), predictions(models[1], together))
+    [member] = Bagging(base=TorchRegressor(**settings, **columns), numModels=1, maxFeatures=3).fit(apart).models
+    assert int(member.module().state_dict()["seen_0"].sum()) == 3

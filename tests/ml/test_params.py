@@ -36,6 +36,7 @@ from tests.ml.rows import Steps
 # name: (default, another value, which can be saved by name)
 PARAMS: dict[str, tuple[Any, Any]] = {
     "modelArgs": ({}, {"outputs": 2}),
+    "assembleInputs": (False, True),
     "optimizer": ("adam", "sgd"),
     "learningRate": (None, 0.5),
     "optimizerArgs": ({}, {"momentum": 0.9}),

@@ -130,9 +130,9 @@ def _objectives(members: Sequence[Member], jobs: TaskRunner) -> dict[int, Object
                 value = estimator.getOrDefault(name)
                 warnings.warn(f"{name} is {value!r}; members that train in tasks ignore it.", stacklevel=6)
             estimator.warn_of_ignored()
-            collate = Transforms(estimator.getCollate(), None, objective.criterion().denominators) or None
-            kind = estimator.training().kind
-            work = InspectShard(objective, estimator.classes(), collate, kind, steps=True)
+            training = estimator.training()
+            collate = Transforms(training.collate, None, objective.criterion().denominators) or None
+            work = InspectShard(objective, estimator.classes(), collate, training.kind, steps=True)
             summaries[estimator.uid] = inspect_shards(jobs, work)
         if member.features is not None:
             shapes = summaries[estimator.uid].inputs

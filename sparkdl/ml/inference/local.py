@@ -54,11 +54,13 @@ class InProcess:
 def input_types(model: TorchModel) -> list[tuple[str, list[int], str]] | None:
     """The name, the shape of a row and the dtype of each input; None if unknown.
 
-    If ``collate`` or a column's description changes the inputs, the module's signature does not give their types.
+    If ``collate``, ``assembleInputs`` or a column's description changes the inputs, the module's signature does not
+    give their types.
     """
     names, specs = model.getInputCols(), model.getColumnSpecs()
     changed = any(spec.ragged or spec.decode or spec.shape is not None for spec in specs)
-    if model._signature is None or model.getCollate() is not None or changed or len(names) != len(model._signature):
+    changed |= model.getAssembleInputs() or model.getCollate() is not None
+    if model._signature is None or changed or len(names) != len(model._signature):
         return None
     return [(name, list(shape), dtype) for name, (shape, dtype) in zip(names, model._signature, strict=True)]
 
