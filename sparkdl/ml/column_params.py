@@ -31,15 +31,20 @@ def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn
     return tuple(by_name.get(name, InputColumn(name)) for name in names)
 
 
-def check_arguments(model: Any, names: list[str], *, assembled: bool = False) -> None:
+def check_arguments(model: Any, columns: Sequence[InputColumn], *, assembled: bool = False) -> None:
     """Check that ``forward`` takes one argument for each input column, or one for all if they are ``assembled``.
+
+    A ragged column is two arguments.
 
     The signature is known of a module and of a class, also in a ``partial`` or a ``WarmStart``; other factories are not
     called.
 
     Raises:
-        InvalidInput: ``forward`` takes fewer arguments, or needs more.
+        InvalidInput: ``forward`` takes fewer arguments, or needs more; or a ragged column is ``assembled``.
     """
+    ragged = [column.name for column in columns if column.ragged is not None]
+    if assembled and ragged:
+        raise InvalidInput(f"assembleInputs is True and {listed(ragged)} is ragged; expected rows of one length.")
     while isinstance(model, partial):
         model = model.func
     while not isinstance(model, nn.Module | type) and hasattr(model, "factory"):
@@ -54,7 +59,8 @@ def check_arguments(model: Any, names: list[str], *, assembled: bool = False) ->
         signature = inspect.signature(model.forward)
     except ValueError:  # of compiled code
         return
-    given = names[:1] if assembled else names
+    names = [column.name for column in columns]
+    given = names[:1] if assembled else names + ragged
     if not _takes(signature, [*own, *given]):
         one = not assembled and _takes(signature, [*own, "all columns"])
         inputs = "all columns as one input" if assembled else f"the inputs {listed(names)}"

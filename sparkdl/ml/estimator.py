@@ -197,7 +197,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
                 f"class, as in model={type(model).__name__}, or no modelArgs."
             )
         if self.getCollate() is None:
-            check_arguments(model, self.getInputCols(), assembled=self.getAssembleInputs())
+            inputs = described(self.getInputCols(), self.getColumnSpecs())
+            check_arguments(model, inputs, assembled=self.getAssembleInputs())
         metrics, in_rounds = self.getMetrics(), is_algorithm(self.getStrategy())
         check_monitor(self.getMonitor(), metrics, validated=self._is_validated, in_rounds=in_rounds)
         objective = Objective(

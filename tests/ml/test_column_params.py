@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 from sparkdl import TorchClassifier
+from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.column_params import check_arguments
 from sparkdl.ml.warm_start import WarmStart
@@ -39,4 +40,13 @@ def test_columns_that_forward_does_not_take_raise(model, names, assembled, messa
     [(nn.Linear, ["a"]), (TwoInputs, ["a", "b"]), (TwoInputs(), ["a", "b", "c"]), (lambda: None, ["a", "b"])],
 )
 def test_columns_that_forward_takes(model, names):
-    check_arguments(model, names)
+    check_arguments(model, [*map(InputColumn, names)])
+
+
+def test_ragged_columns_are_two_arguments():
+    columns = [InputColumn("a", ragged="offsets")]
+    check_arguments(TwoInputs, columns)
+    with pytest.raises(InvalidInput, match=r"Linear.forward.* gets the inputs 'a'"):
+        check_arguments(nn.Linear, columns)
+    with pytest.raises(InvalidInput, match="assembleInputs is True and 'a' is ragged; expected rows of one length"):
+        check_arguments(nn.Linear, columns, assembled=True)

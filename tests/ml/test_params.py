@@ -25,6 +25,7 @@ from sparkdl import (
     TorchRegressor,
 )
 from sparkdl.data.columns import InputColumn
+from sparkdl.data.transforms import Assembly
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.param_values import same
@@ -92,9 +93,8 @@ VALUES = {name: value for name, (_, value) in PARAMS.items()} | {
     "model": nets.scores,
     "loss": nn.L1Loss(),
 }
-MODEL_PARAMS = {"inputCols", "featuresCol", "columnSpecs", "collate", "thresholds"} | {
-    "predictionCol", "rawPredictionCol", "probabilityCol"
-}  # fmt: skip
+MODEL_PARAMS = {"inputCols", "featuresCol", "labelCol", "columnSpecs", "assembleInputs", "collate", "thresholds"}
+MODEL_PARAMS |= {"predictionCol", "rawPredictionCol", "probabilityCol"}
 
 
 def value_of(instance: Any, name: str) -> Any:
@@ -335,7 +335,8 @@ def test_saved_params_are_loaded(spark, tmp_path, make):
 def test_training_settings():
     training = TorchRegressor(**VALUES | {"numClasses": None}).training()
     assert (training.batch_size, training.epochs, training.seed, training.micro_batches) == (64, 5, 11, 4)
-    assert (training.strategy, training.collate, training.augment) == (VALUES["strategy"], nets.mlp, nets.digits)
+    assert (training.strategy, training.augment) == (VALUES["strategy"], nets.digits)
+    assert training.collate == Assembly(nets.mlp, "float64")
     objective = training.objective
     assert same(objective.model, partial(nets.scores, outputs=2))
     assert (objective.precision, objective.max_grad_norm, objective.scheduler) == ("fp64", 0.5, VALUES["scheduler"])
