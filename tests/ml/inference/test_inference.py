@@ -301,17 +301,25 @@ def test_nulls_raise_and_nan_stays_with_every_udf(spark, monkeypatch, arrow):
 
 
 def test_stream_of_files(spark, tmp_path):
+    """Into files and into memory; and batch after batch, each of which is a DataFrame."""
     folder, out = str(tmp_path / "in"), str(tmp_path / "out")
     for rows in (slice(20), slice(20, 50)):
         frame({"row": np.arange(50)[rows], "x": X[rows]}).write.mode("append").parquet(folder)
-    model = made(nets.scores, "classifier")
+    model, batches = made(nets.scores, "classifier"), []
     stream = spark.readStream.schema("row long, x array<double>").option("maxFilesPerTrigger", 1).parquet(folder)
-    scored = model.transform(stream)
+    scored = model.transform(stream).select("row", "prediction")
     assert scored.isStreaming
-    writer = scored.select("row", "prediction").writeStream.format("parquet").option("path", out)
-    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
-    assert query.awaitTermination(120), query.status
-    assert query.exception() is None
-    result = spark.read.parquet(out).orderBy("row").collect()
-    assert result == model.transform(spark.read.parquet(folder)).select("row", "prediction").orderBy("row").collect()
-    assert len(result) == 50
+    writers = (
+        scored.writeStream.format("parquet").option("path", out),
+        scored.writeStream.format("memory").queryName("scored"),
+        stream.writeStream.foreachBatch(lambda rows, number: batches.extend(model.transform(rows).collect())),
+    )
+    for number, writer in enumerate(writers):
+        query = writer.option("checkpointLocation", str(tmp_path / f"{number}")).trigger(availableNow=True).start()
+        assert query.awaitTermination(120), query.status
+        assert query.exception() is None
+    expected = model.transform(spark.read.parquet(folder)).select("row", "prediction").orderBy("row").collect()
+    assert len(expected) == 50
+    assert spark.read.parquet(out).orderBy("row").collect() == expected
+    assert spark.table("scored").orderBy("row").collect() == expected
+    assert sorted((each["row"], each["prediction"]) for each in batches) == [tuple(each) for each in expected]
