@@ -24,7 +24,7 @@ Augment = Callable[[Inputs, "Tensor | None", torch.Generator], tuple[Sequence[In
 
 
 @dataclass(frozen=True)
-class Assembly:
+class AssembledInputs:
     """A ``collate`` that concatenates the inputs side by side, into one ``[rows, numbers]``.
 
     Attributes:

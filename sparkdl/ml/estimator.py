@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.data.transforms import Assembly
+from sparkdl.data.transforms import AssembledInputs, Collate
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.checkpointing import previous_workers
 from sparkdl.ml.column_params import check_arguments, described
@@ -239,7 +239,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             keep_best=self.getKeepBest(),
             callbacks=tuple(self.getCallbacks()),
             classes=self.classes(),
-            collate=Assembly.around(self.getCollate(), assembled=self.getAssembleInputs(), floating=self._floating),
+            collate=self.collation(),
             augment=self.getAugment(),
         )
 
@@ -258,6 +258,10 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             row_id=column(self.getIdCol(), "int64"),
             floating=floating,
         )
+
+    def collation(self) -> Collate | None:
+        """The function that makes a batch of the columns' tensors, from ``assembleInputs`` and ``collate``."""
+        return AssembledInputs.around(self.getCollate(), assembled=self.getAssembleInputs(), floating=self._floating)
 
     def derived_columns(self) -> DerivedColumns:
         """The columns of ``read_columns``, and those that a fit derives from them.

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
 from sparkdl.data.columns import Columns
-from sparkdl.data.transforms import Assembly
+from sparkdl.data.transforms import AssembledInputs
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.column_params import described
@@ -175,7 +175,7 @@ class TorchModel(OutputParams, Saveable, Model):
             vectors=vectors,
             probabilities=self._probabilities,
         )
-        collate = Assembly.around(self.getCollate(), assembled=self.getAssembleInputs(), floating=floating)
+        collate = AssembledInputs.around(self.getCollate(), assembled=self.getAssembleInputs(), floating=floating)
         return Scorer(self._factory, self._weights, outputs, self._precision, columns, collate)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:

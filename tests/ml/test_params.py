@@ -25,7 +25,7 @@ from sparkdl import (
     TorchRegressor,
 )
 from sparkdl.data.columns import InputColumn
-from sparkdl.data.transforms import Assembly
+from sparkdl.data.transforms import AssembledInputs
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.param_values import same
@@ -336,7 +336,7 @@ def test_training_settings():
     training = TorchRegressor(**VALUES | {"numClasses": None}).training()
     assert (training.batch_size, training.epochs, training.seed, training.micro_batches) == (64, 5, 11, 4)
     assert (training.strategy, training.augment) == (VALUES["strategy"], nets.digits)
-    assert training.collate == Assembly(nets.mlp, "float64")
+    assert training.collate == AssembledInputs(nets.mlp, "float64")
     objective = training.objective
     assert same(objective.model, partial(nets.scores, outputs=2))
     assert (objective.precision, objective.max_grad_norm, objective.scheduler) == ("fp64", 0.5, VALUES["scheduler"])

@@ -136,7 +136,7 @@ def input_shapes(estimator: DistributedEstimator, dataset: DataFrame) -> Signatu
         numbers = decode(array.combine_chunks(), spec, floating=columns.floating, finite=False)
         tensor = torch.from_numpy(np.array(numbers))
         rows.append(tensor.long() if tensor.dtype in (torch.int16, torch.int32) else tensor)
-    inputs: Inputs = collated(estimator.training().collate, tuple(rows))
+    inputs: Inputs = collated(estimator.collation(), tuple(rows))
     signature: Signature = []
     for number, batch in enumerate(inputs):
         if isinstance(batch, Ragged):
