@@ -184,7 +184,7 @@ def test_columns_that_no_model_reads_were_ambiguous(data) -> None:
         regressor().fit(data.withColumn("Row2", F.col("row")).toDF(*data.columns, "Row"))
 
 
-def test_names_of_numpy_were_pickled(tmp_path) -> None:
+def test_names_of_numpy_were_pickled(spark, tmp_path) -> None:
     names = np.array(["x", "y"])
     saved = classifier(inputCols=[*names], labelCol=names[1])
     saved.save(str(tmp_path / "classifier"))
