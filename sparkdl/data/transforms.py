@@ -37,7 +37,7 @@ class AssembledInputs:
 
     @classmethod
     def around(cls, collate: Collate | None, *, assembled: bool, floating: str) -> Collate | None:
-        """``collate``, after an assembly if the inputs are ``assembled``."""
+        """``collate``, which gets one input if the inputs are ``assembled``."""
         return cls(collate, floating) if assembled else collate
 
     def __call__(self, inputs: Inputs, target: Tensor | None) -> tuple[Sequence[Input], Tensor | None]:

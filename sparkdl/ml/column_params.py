@@ -40,11 +40,8 @@ def check_arguments(model: Any, columns: Sequence[InputColumn], *, assembled: bo
     called.
 
     Raises:
-        InvalidInput: ``forward`` takes fewer arguments, or needs more; or a ragged column is ``assembled``.
+        InvalidInput: ``forward`` takes fewer arguments, or needs more.
     """
-    ragged = [column.name for column in columns if column.ragged is not None]
-    if assembled and ragged:
-        raise InvalidInput(f"assembleInputs is True and {listed(ragged)} is ragged; expected rows of one length.")
     while isinstance(model, partial):
         model = model.func
     while not isinstance(model, nn.Module | type) and hasattr(model, "factory"):
@@ -60,7 +57,7 @@ def check_arguments(model: Any, columns: Sequence[InputColumn], *, assembled: bo
     except ValueError:  # of compiled code
         return
     names = [column.name for column in columns]
-    given = names[:1] if assembled else names + ragged
+    given = names[:1] if assembled else names + [column.name for column in columns if column.ragged is not None]
     if not _takes(signature, [*own, *given]):
         one = not assembled and _takes(signature, [*own, "all columns"])
         inputs = "all columns as one input" if assembled else f"the inputs {listed(names)}"

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.columns import Columns, InputColumn, listed
 from sparkdl.data.transforms import AssembledInputs, Collate
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.checkpointing import previous_workers
@@ -260,7 +260,14 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         )
 
     def collation(self) -> Collate | None:
-        """The function that makes a batch of the columns' tensors, from ``assembleInputs`` and ``collate``."""
+        """The function that makes a batch of the columns' tensors, from ``assembleInputs`` and ``collate``.
+
+        Raises:
+            InvalidInput: the inputs are assembled, and one of them is ragged.
+        """
+        ragged = [column.name for column in self.getColumnSpecs() if column.ragged is not None]
+        if self.getAssembleInputs() and ragged:
+            raise InvalidInput(f"assembleInputs is True and {listed(ragged)} is ragged; expected rows of one length.")
         return AssembledInputs.around(self.getCollate(), assembled=self.getAssembleInputs(), floating=self._floating)
 
     def derived_columns(self) -> DerivedColumns:

@@ -48,5 +48,8 @@ def test_ragged_columns_are_two_arguments():
     check_arguments(TwoInputs, columns)
     with pytest.raises(InvalidInput, match=r"Linear.forward.* gets the inputs 'a'"):
         check_arguments(nn.Linear, columns)
+    assembled = TorchClassifier(
+        model=nn.Linear, inputCols=["a"], columnSpecs=columns, assembleInputs=True, collate=lambda inputs, target: None
+    )
     with pytest.raises(InvalidInput, match="assembleInputs is True and 'a' is ragged; expected rows of one length"):
-        check_arguments(nn.Linear, columns, assembled=True)
+        assembled.training()
