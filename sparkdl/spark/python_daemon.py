@@ -22,6 +22,7 @@ import threading
 import traceback
 import zipfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -59,11 +60,12 @@ def drop_installed(path: list[str]) -> None:
     """Remove the archives from a module search path whose files its folders have too, such as Spark's pyspark.zip."""
     folders = [place for place in path if os.path.isdir(place)]
     for archive in filter(zipfile.is_zipfile, [*path]):
-        with zipfile.ZipFile(archive) as files:
+        # Python cannot import from a damaged archive, and passes over it.
+        with suppress(zipfile.BadZipFile), zipfile.ZipFile(archive) as files:
             modules = [file for file in files.infolist() if file.filename.endswith((".py", ".pyc", ".so"))]
-        needed = [file for file in modules if not _NOT_INSTALLED.search(file.filename)]
-        if all(_size(folders, file.filename) == file.file_size for file in needed):  # Spark's jar has no modules
-            path.remove(archive)
+            needed = [file for file in modules if not _NOT_INSTALLED.search(file.filename)]
+            if all(_size(folders, file.filename) == file.file_size for file in needed):  # Spark's jar has no modules
+                path.remove(archive)
 
 
 def _size(folders: list[str], name: str) -> int | None:

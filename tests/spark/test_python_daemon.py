@@ -87,9 +87,16 @@ def test_archives_whose_modules_are_installed_leave_the_path(tmp_path):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             for file, text in files.items():
                 archive.writestr(file, text)
-    path = [*(str(tmp_path / name) for name in archives), str(tmp_path / "absent.zip"), str(installed)]
+    damaged = (tmp_path / "same.zip").read_bytes().replace(b"PK\x01\x02", b"XXXX")
+    (tmp_path / "damaged.zip").write_bytes(damaged)
+    path = [
+        *(str(tmp_path / name) for name in (*archives, "damaged.zip")),
+        str(tmp_path / "absent.zip"),
+        str(installed),
+    ]
     python_daemon.drop_installed(path)
-    assert [Path(place).name for place in path] == ["other.zip", "more.zip", "single.zip", "absent.zip", "installed"]
+    names = ["other.zip", "more.zip", "single.zip", "damaged.zip", "absent.zip", "installed"]
+    assert [Path(place).name for place in path] == names
 
 
 def test_daemon_without_pytorch_says_so_once_and_lives(monkeypatch, capsys):
