@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sparkdl.ml.estimator import TorchClassifier as TorchClassifier
     from sparkdl.ml.estimator import TorchEstimator as TorchEstimator
     from sparkdl.ml.estimator import TorchRegressor as TorchRegressor
+    from sparkdl.ml.inference.loading import load_predictor as load_predictor
     from sparkdl.ml.model import TorchModel as TorchModel
     from sparkdl.ml.tracking.mlflow import MLflow as MLflow
     from sparkdl.ml.tracking.tensorboard import TensorBoard as TensorBoard
@@ -58,6 +59,7 @@ _NAMES = {
     "ensembles.stacking": "Stacking StackingModel",
     "errors": "SparkdlError",
     "ml.estimator": "TorchClassifier TorchEstimator TorchRegressor",
+    "ml.inference.loading": "load_predictor",
     "ml.model": "TorchModel",
     "ml.tracking.mlflow": "MLflow",
     "ml.tracking.tensorboard": "TensorBoard",

@@ -179,6 +179,17 @@ def _merge(one: InputColumn, two: InputColumn) -> InputColumn:
     return InputColumn(one.name, **fields, padding=one.padding if one.ragged else two.padding)
 
 
+def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn, ...]:
+    """The input columns ``names``, with their descriptions in ``columns``, each of which describes another input."""
+    by_name = {column.name: column for column in columns}
+    if not by_name.keys() <= {*names} or len(by_name) < len(columns):
+        raise InvalidInput(
+            f"columnSpecs describes {listed([column.name for column in columns])}; expected each column once, and only "
+            f"input columns, which are {listed(names)}."
+        )
+    return tuple(by_name.get(name, InputColumn(name)) for name in names)
+
+
 def listed(names: Sequence[str]) -> str:
     """Quote names for a message, at most twenty of them."""
     text = ", ".join(map(repr, names[:_MOST_NAMES]))

@@ -20,17 +20,6 @@ Self = TypeVar("Self", bound="InputColumnParams")
 Copied = TypeVar("Copied", bound=Params)
 
 
-def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn, ...]:
-    """The input columns ``names``, with their descriptions in ``columns``, each of which describes another input."""
-    by_name = {column.name: column for column in columns}
-    if not by_name.keys() <= {*names} or len(by_name) < len(columns):
-        raise InvalidInput(
-            f"columnSpecs describes {listed([column.name for column in columns])}; expected each column once, and only "
-            f"input columns, which are {listed(names)}."
-        )
-    return tuple(by_name.get(name, InputColumn(name)) for name in names)
-
-
 def check_arguments(model: Any, columns: Sequence[InputColumn], *, assembled: bool = False) -> None:
     """Check that ``forward`` takes one argument for each input column, or one for all if they are ``assembled``.
 

@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from sparkdl.data.columns import Columns, InputColumn, listed
+from sparkdl.data.columns import Columns, InputColumn, described, listed
 from sparkdl.data.transforms import AssembledInputs, Collate
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.checkpointing import previous_workers
-from sparkdl.ml.column_params import check_arguments, described
+from sparkdl.ml.column_params import check_arguments
 from sparkdl.ml.derived_columns.rows import DerivedColumns
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.ml import Model
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
-from sparkdl.data.columns import Columns
-from sparkdl.data.transforms import AssembledInputs
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.ml.column_params import described
 from sparkdl.ml.evaluation import ClassifierMetrics, OutputColumns, RegressorMetrics, measure
 from sparkdl.ml.inference.broadcast import ModelBroadcast
-from sparkdl.ml.inference.outputs import Outputs
+from sparkdl.ml.inference.model_cache import CachedModel
+from sparkdl.ml.inference.predictor import Predictor
 from sparkdl.ml.inference.scorer import Scorer
+from sparkdl.ml.inference.trained_module import TrainedModule, output_names
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.params import OutputParams
-from sparkdl.ml.persistence.architecture import load_architecture, save_architecture
-from sparkdl.ml.persistence.export import Program, Signature, examples, export
+from sparkdl.ml.persistence.architecture import save_architecture
+from sparkdl.ml.persistence.export import Signature
+from sparkdl.ml.persistence.onnx import to_onnx
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
 from sparkdl.ml.report import Report, TrainingSummary
 from sparkdl.spark.columns import check_frame
@@ -64,9 +65,9 @@ class TorchModel(OutputParams, Saveable, Model):
         signature: Signature | None = None,
     ) -> None:
         super().__init__()
-        self._factory, self._weights, self._signature = factory, weights, signature
-        self._kind, self._precision, self._output, self._probabilities = kind, precision, output, probabilities
+        self._trained = TrainedModule(factory, weights, kind, precision, output, probabilities, signature)
         self._shipment = ModelBroadcast()
+        self._loaded: CachedModel | None = None
         self.history, self.report = history or [], Report.of(report, history)
 
     @property
@@ -74,13 +75,13 @@ class TorchModel(OutputParams, Saveable, Model):
         """The number of a classifier's classes; None if the output's shape is unknown."""
         if self._kind != "classifier":
             raise AttributeError(f"the model of a {self._kind} has no classes.")
-        if self._output is None:
+        if self._trained.output is None:
             return None
-        return 2 if self._scalar else self._output[-1]
+        return 2 if self._trained.scalar else self._trained.output[-1]
 
     @property
-    def _scalar(self) -> bool:
-        return self._output in ([], [1])
+    def _kind(self) -> OutputKind:
+        return self._trained.kind
 
     @property
     def summary(self) -> TrainingSummary:
@@ -112,33 +113,58 @@ class TorchModel(OutputParams, Saveable, Model):
         columns, classes = OutputColumns(self.getPredictionCol(), self.getProbabilityCol()), self._kind == "classifier"
         return measure(self.transform(dataset), label, columns, classes=classes)
 
+    def predict(self, data: Any) -> Any:
+        """Predict in this process, without a Spark session, the columns that ``transform`` adds.
+
+        The first call makes the module, and the model keeps it. ``sparkdl.load_predictor`` loads a saved model where
+        pyspark is not installed.
+
+        Args:
+            data: a pandas DataFrame or a pyarrow Table with a column for each input, of numbers, lists or arrays; a
+                mapping of arrays by input names, rows first; or an array ``[rows, ...]`` if there is one input.
+
+        Returns:
+            A pyarrow Table for a Table; else a pandas DataFrame, in which vectors and arrays are numpy arrays.
+
+        Raises:
+            InvalidInput: a column is missing or cannot become a tensor, or the model's output has the wrong shape.
+        """
+        if self._loaded is None:
+            self._loaded = CachedModel(self.module())
+        return self.predictor(self._loaded).predict(data)
+
     def module(self) -> nn.Module:
         """The trained module on the CPU, in evaluation mode."""
-        return self._scorer().module()
+        return self._trained.module()
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
         """The files of the architecture, and the JSON fields of the constructor."""
-        written, fields = save_architecture(self._factory, self._weights, self.module, self._program)
-        return written, fields | {
-            "kind": self._kind,
-            "precision": self._precision,
-            "output": self._output,
-            "probabilities": self._probabilities,
-            "signature": self._signature,
-            "history": self.history,
-            "report": self.report,
-        }
+        trained = self._trained
+        written, fields = save_architecture(trained.factory, trained.weights, self.module, trained.program)
+        return written, fields | trained.fields() | {"history": self.history, "report": self.report}
 
     @classmethod
     def restored(cls, saved: Saved) -> TorchModel:
         """The model without its Params."""
-        factory, weights = load_architecture(saved)
-        names = ("kind", "precision", "history", "report", "output", "probabilities")
-        fields = {name: saved.fields[name] for name in names}
-        signature = saved.fields["signature"] and [
-            (list(shape), str(dtype)) for shape, dtype in saved.fields["signature"]
-        ]
-        return cls(factory=factory, weights=weights, signature=signature, **fields)
+        fields = {name: saved.fields[name] for name in ("history", "report")}
+        return cls(**vars(TrainedModule.load(saved)), **fields)
+
+    def withOutputs(self, layer: str) -> TorchModel:
+        """The model of the same weights that predicts the output of a layer, such as an embedding.
+
+        ``predictionCol`` then holds the layer's output, flattened to an array. If ``forward`` calls the layer several
+        times, the last output counts.
+
+        Args:
+            layer: the layer's dotted name, as in ``module().named_modules()``.
+
+        Raises:
+            InvalidInput: there is no such layer, or its output is no tensor ``[B, ...]``.
+        """
+        made = TorchModel(**vars(self._trained.layer(layer)), history=self.history, report=self.report)
+        self._copyValues(made)
+        made.clear(made.thresholds)
+        return made
 
     def exportProgram(self, path: str) -> None:
         """Write the model as a torch.export program for batches of any size, readable by ``torch.export.load``.
@@ -149,34 +175,34 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: the path exists, or the model cannot be exported.
         """
-        root = qualify(SparkSession.active(), path)
-        if files.exists(root):
-            raise InvalidInput(f"{path} exists; delete it, or export to another path.")
-        files.write(root, self._program())
+        _write_new(path, self._trained.program)
 
-    def _program(self) -> bytes:
-        if isinstance(self._factory, Program) and not self._weights:
-            return self._factory.archive
-        if self._signature is None:
-            raise InvalidInput(
-                "the model cannot be exported: the shapes and types of its inputs are not known. Expected a model that "
-                "was trained, or TorchModel(signature=...)."
-            )
-        return export(self.module(), examples(self._signature))
+    def exportOnnx(self, path: str) -> None:
+        """Write the model in the ONNX format for batches of any size; needs the extra ``onnx``.
+
+        The output, ``output``, is the module's own: scores of classes, no probabilities. The inputs have the names of
+        the input columns, or of the arguments of ``forward`` if columns are assembled, collated or described.
+
+        Args:
+            path: a path or URI of the file, by convention with the suffix ``.onnx``.
+
+        Raises:
+            InvalidInput: the path exists, the model cannot be exported, or packages are missing.
+        """
+        types = self.predictor().input_types
+        names = None if types is None else [name for name, _, _ in types]
+        _write_new(path, lambda: to_onnx(self._trained.program(), names))
+
+    def predictor(self, loaded: CachedModel | None = None) -> Predictor:
+        """The predictor of this model's Params; ``loaded`` is its module, if there is one already."""
+        return Predictor.of(self._trained, self._values(), loaded)
 
     def _scorer(self) -> Scorer:
-        floating = "float64" if self._precision == "fp64" else "float32"
-        columns = Columns(described(self.getInputCols(), self.getColumnSpecs()), floating=floating)
-        thresholds, vectors = self.getThresholds(), bool(self.getRawPredictionCol() or self.getProbabilityCol())
-        outputs = Outputs(
-            self._kind,
-            None if thresholds is None else tuple(thresholds),
-            scalar=self._scalar,
-            vectors=vectors,
-            probabilities=self._probabilities,
-        )
-        collate = AssembledInputs.around(self.getCollate(), assembled=self.getAssembleInputs(), floating=floating)
-        return Scorer(self._factory, self._weights, outputs, self._precision, columns, collate)
+        return self._trained.scorer(self._values())
+
+    def _values(self) -> dict[str, Any]:
+        values = {one.name: self.getOrDefault(one) for one in self.params if self.isDefined(one)}
+        return values | {"inputCols": self.getInputCols()}
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         vectors = [self.rawPredictionCol, self.probabilityCol] if self._kind == "classifier" else []
@@ -185,11 +211,13 @@ class TorchModel(OutputParams, Saveable, Model):
         if self._kind != "classifier" and self.getThresholds() is not None:
             warnings.warn(f"thresholds is ignored: this model is a {self._kind}, not a classifier.", stacklevel=3)
         classes = self.numClasses if self._kind == "classifier" else None
-        return with_outputs(dataset, self._scorer(), self._shipment, self._output_names(), classes)
+        names = output_names(self._values())
+        return with_outputs(dataset, self._scorer(), self._shipment, names, classes)
 
-    def _output_names(self) -> dict[str, str]:
-        return {
-            "prediction": self.getPredictionCol(),
-            "probability": self.getProbabilityCol(),
-            "raw": self.getRawPredictionCol(),
-        }
+
+def _write_new(path: str, content: Callable[[], bytes]) -> None:
+    session = SparkSession.getActiveSession()
+    root = path if session is None else qualify(session, path)
+    if files.exists(root):
+        raise InvalidInput(f"{path} exists; delete it, or export to another path.")
+    files.write(root, content())

@@ -38,7 +38,7 @@ _STAGES: tuple[type[FeatureStage], ...] = (
     VectorAssembler,
 )
 _BY_CLASS = {f"org.apache.spark.ml.feature.{kind.__name__}": kind for kind in _STAGES}
-_PIPELINES = ("org.apache.spark.ml.PipelineModel", "pyspark.ml.pipeline.PipelineModel")
+PIPELINES = ("org.apache.spark.ml.PipelineModel", "pyspark.ml.pipeline.PipelineModel")
 
 SUPPORTED = tuple(kind.__name__.removesuffix("Model") for kind in _STAGES)
 """The names of the feature stages; a fitted one has the suffix ``Model``, if another class fits it."""
@@ -95,7 +95,7 @@ def read_pipeline(uri: str, others: Readers) -> FeaturePipeline:
         InvalidInput: the folder holds no pipeline, or a stage that cannot be read.
     """
     saved = SavedStage.open(uri)
-    if saved.class_name not in _PIPELINES:
+    if saved.class_name not in PIPELINES:
         raise InvalidInput(f"{uri} holds a {saved.class_name}; expected a saved PipelineModel.")
     stages = list(_stages(saved, others))
     labels: dict[str, tuple[str, ...]] = {}
@@ -111,7 +111,7 @@ def read_pipeline(uri: str, others: Readers) -> FeaturePipeline:
 def _stages(saved: SavedStage, others: Readers) -> Iterable[Stage]:
     for uri in saved.stage_uris():
         inner = SavedStage.open(uri)
-        if inner.class_name in _PIPELINES:
+        if inner.class_name in PIPELINES:
             yield from _stages(inner, others)
         elif inner.class_name in others:
             yield others[inner.class_name](inner)

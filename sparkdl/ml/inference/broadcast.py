@@ -11,7 +11,8 @@ from typing import Any
 
 import cloudpickle
 import pyarrow as pa
-from pyspark import Broadcast
+import torch
+from pyspark import Broadcast, TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from torch import nn
@@ -33,6 +34,9 @@ class BroadcastScorer:
     def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
         """Run ``Scorer.scores`` in a Python worker, and load the model unless the worker holds it."""
         freeze_imports()
+        context = TaskContext.get()
+        if context is not None:
+            torch.set_num_threads(context.cpus())
         return self.scorer.scores(batches, SHELF.get(self.digest, self.size, self._module))
 
     def _module(self) -> nn.Module:

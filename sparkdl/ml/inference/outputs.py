@@ -12,8 +12,6 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import torch
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
@@ -63,22 +61,21 @@ class Outputs:
         more = {"disagreement": pa.array(raw[:, -1].double().numpy())} if self.disagreement else {}
         return _struct(self._columns(raw[:, :-1] if self.disagreement else raw) | more)
 
-    def type(self, floating: str) -> StructType:
-        """The Spark type of the structs, of a model whose output has the dtype ``floating``."""
-        number: DataType = DoubleType() if floating == "float64" or self.kind == "votes" else FloatType()
-        numbers = ArrayType(number, False)
-        fields: dict[str, DataType] = {"prediction": DoubleType()}
+    def type(self, floating: str) -> pa.StructType:
+        """The type of the structs, of a model whose output has the dtype ``floating``."""
+        number = pa.float64() if floating == "float64" or self.kind == "votes" else pa.float32()
+        fields = {"prediction": pa.float64()}
         if self.kind in ("classifier", "votes") and self.vectors:
-            fields = {"raw": numbers, "probability": numbers, "prediction": DoubleType()}
+            fields = {"raw": _list_of(number), "probability": _list_of(number), "prediction": pa.float64()}
         if self.kind == "estimator":
-            fields = {"prediction": number if self.scalar else numbers}
+            fields = {"prediction": number if self.scalar else _list_of(number)}
         if self.disagreement:
-            fields["disagreement"] = DoubleType()
-        return StructType([StructField(name, kind, False) for name, kind in fields.items()])
+            fields["disagreement"] = pa.float64()
+        return pa.struct([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
 
     def none(self, floating: str) -> pa.Array:
         """The columns of a batch without rows."""
-        return pa.array([], to_arrow_type(self.type(floating)))
+        return pa.array([], self.type(floating))
 
     def _columns(self, raw: Tensor) -> dict[str, pa.Array]:
         assert self.kind != "votes"
@@ -127,8 +124,11 @@ def _lists(values: Tensor) -> pa.Array:
     rows, width = values.shape
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
     flat: Any = pa.array(values.contiguous().reshape(-1).numpy())
-    element = pa.field("element", flat.type, nullable=False)  # as Spark names it
-    return pa.ListArray.from_arrays(pa.array(offsets), flat, type=pa.list_(element))
+    return pa.ListArray.from_arrays(pa.array(offsets), flat, type=_list_of(flat.type))
+
+
+def _list_of(number: pa.DataType) -> pa.ListType:
+    return pa.list_(pa.field("element", number, nullable=False))  # as Spark names it
 
 
 def _struct(columns: dict[str, pa.Array]) -> pa.Array:

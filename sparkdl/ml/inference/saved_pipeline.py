@@ -1,27 +1,24 @@
 """Predictions of a saved PipelineModel in this process, without Spark and without Java, on pandas DataFrames.
 
-``sparkdl.ml.features`` computes the feature stages, and ``InProcess`` scores with the PyTorch stage.
+``sparkdl.ml.features`` computes the feature stages, and ``Predictor`` scores with the PyTorch stage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.features.column import Column
-from sparkdl.ml.features.reader import FeaturePipeline, read_pipeline
-from sparkdl.ml.features.saved_stage import SavedStage
+from sparkdl.ml.features.reader import FeaturePipeline
 from sparkdl.ml.features.stage import Columns, FeatureStage
-from sparkdl.ml.inference.local import InProcess, output_types
-from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.local_folder import read_folder
+from sparkdl.ml.inference.predictor import Predictor
 
 _NUMBERS = 1 << 24  # of one batch of rows, in the widest stage: 128 MiB
 _MOST_ROWS = 4096
@@ -31,26 +28,22 @@ _MOST_ROWS = 4096
 class TorchStage:
     """A PyTorch model as a stage of a pipeline."""
 
-    model: TorchModel
+    predictor: Predictor
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The columns that it reads."""
-        return tuple(self.model.getInputCols())
+        return tuple(self.predictor.inputs)
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The columns that it adds, the prediction first."""
-        return tuple(name for name, _, _ in output_types(self.model))
+        return tuple(self.predictor.outputs)
 
     @property
     def width(self) -> int:
         """The numbers that it adds to a row, at least."""
         return len(self.outputs)
-
-    @cached_property
-    def _predictor(self) -> InProcess:
-        return InProcess(self.model)
 
     def transform(self, columns: Columns) -> dict[str, Column]:
         """The columns and the predictions; raises ``InvalidInput`` if an input is missing or has nulls."""
@@ -61,7 +54,7 @@ class TorchStage:
             if nulls := int(columns[name].null.sum()):
                 raise InvalidInput(f"the column {name!r} of the PyTorch stage has {nulls} nulls; fill them.")
             inputs[name] = columns[name].values
-        scored = self._predictor.predict(inputs)
+        scored = self.predictor.predict(inputs)
         return {**columns, **{name: _column(scored[name]) for name in scored}}
 
 
@@ -83,36 +76,22 @@ class SavedPipeline:
         widest = max(stage.width for stage in self._stages.stages)
         self._rows = max(1, min(_MOST_ROWS, _NUMBERS // widest))
 
-    @staticmethod
-    def load(uri: str, *, trust: bool = False) -> SavedPipeline:
-        """Load the folder that ``PipelineModel.save`` writes.
-
-        Args:
-            uri: a path or URI on any filesystem that pyarrow supports.
-            trust: also load pickled parts, which runs the code inside them.
-
-        Raises:
-            InvalidInput: a stage is missing, damaged or not supported, or none is a PyTorch model.
-        """
-
-        def torch(saved: SavedStage) -> TorchStage:
-            return TorchStage(read_folder(saved.uri, trust=trust))
-
-        name = f"{TorchModel.__module__}.{TorchModel.__name__}"
-        return SavedPipeline(read_pipeline(uri, {name: torch}))
-
-    def predict(self, data: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    def predict(self, data: Any) -> pd.DataFrame | pa.Table:
         """Predict the columns that the PyTorch stage and the stages after it add.
 
         Vectors and arrays are numpy arrays. The missing values of pandas, NaN included, are nulls.
 
         Args:
-            data: a DataFrame, or a mapping of columns, with the columns ``inputs``.
-            params: ignored; MLflow passes it to every model.
+            data: a pandas DataFrame, a pyarrow Table, or a mapping of columns, with the columns ``inputs``.
+
+        Returns:
+            A Table for a Table; else a DataFrame.
 
         Raises:
             InvalidInput: a column is missing, or has values that a stage rejects.
         """
+        if isinstance(data, (pa.Table, pa.RecordBatch)):
+            return pa.Table.from_pandas(self.predict(data.to_pandas()), preserve_index=False)
         if not isinstance(data, (pd.DataFrame, Mapping)):
             raise InvalidInput(f"the data is a {type(data).__name__}; expected a DataFrame with {listed(self.inputs)}.")
         frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(dict(data))
@@ -134,7 +113,7 @@ class SavedPipeline:
         types: dict[str, tuple[str, str, bool]] = {}
         for stage in self._stages.stages:
             if isinstance(stage, TorchStage):
-                types |= {one[0]: one for one in output_types(stage.model)}
+                types |= {one[0]: one for one in stage.predictor.output_types}
             elif isinstance(stage, FeatureStage):
                 for at, name in enumerate(stage.outputs):
                     vector = (

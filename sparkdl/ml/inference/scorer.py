@@ -1,4 +1,4 @@
-"""A model inside an Arrow UDF: reads input columns, returns one struct of output columns."""
+"""A model on Arrow data: reads input columns, returns one struct of output columns."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from pyspark import TaskContext
-from pyspark.sql.types import StructType
 from torch import Tensor, nn
 
 from sparkdl.data.arrow import decode, decode_ragged
@@ -27,7 +25,7 @@ from sparkdl.training.objective import ModelFactory, Objective
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores rows in a Python worker.
+    """Scores rows, in a Python worker or in this process.
 
     ``weights`` are empty if the factory carries them, as a ``Program`` does. ``precision`` is the training's. The model
     gets NaN and infinite values unchanged.
@@ -49,9 +47,6 @@ class Scorer:
             InvalidInput: the data cannot be read, or the model's output has the wrong shape for its kind.
         """
         loaded = loaded or CachedModel(self.module())
-        context = TaskContext.get()
-        if context is not None:
-            torch.set_num_threads(context.cpus())
         for batch in batches:
             arrays = batch if isinstance(batch, tuple) else (batch,)
             if len(arrays[0]):
@@ -60,8 +55,8 @@ class Scorer:
             else:
                 yield self.outputs.none(self.columns.floating)
 
-    def returned(self) -> StructType:
-        """The Spark type of the structs that ``scores`` yields."""
+    def returned(self) -> pa.StructType:
+        """The type of the structs that ``scores`` yields."""
         return self.outputs.type(self.columns.floating)
 
     def module(self) -> nn.Module:

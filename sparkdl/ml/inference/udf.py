@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
 from sparkdl.ml.inference.broadcast import BroadcastScorer, ModelBroadcast
@@ -42,7 +43,7 @@ def with_outputs(
     if not hasattr(F, "arrow_udf"):
         kinds = [field.dataType for field in dataset.select(*inputs).schema]
         inputs += [_absent(column, kind) for column, kind in zip(inputs, kinds, strict=True)]
-    scoring, returned = make_udf(shipment.ship(scorer, dataset.sparkSession)), scorer.returned()
+    scoring, returned = make_udf(shipment.ship(scorer, dataset.sparkSession)), _spark_type(scorer)
     scored, struct, fields = dataset.withColumn(_SCORED, scoring(*inputs)), col(_SCORED), returned.names
     columns = {name: struct if len(fields) == 1 else struct.getField(name) for name in fields}
     if not hasattr(F, "arrow_udf"):
@@ -58,7 +59,7 @@ def make_udf(shipped: BroadcastScorer) -> Any:
 
     Without Arrow UDFs its arguments are the inputs, then a boolean per input: whether the value is or holds a null.
     """
-    returned = shipped.scorer.returned()
+    returned = _spark_type(shipped.scorer)
     if hasattr(F, "arrow_udf"):  # from pyspark 4.1 on
 
         def score(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
@@ -69,6 +70,12 @@ def make_udf(shipped: BroadcastScorer) -> Any:
         score.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
         return F.arrow_udf(score, _plain(returned))
     return _make_pandas_udf(shipped, returned)
+
+
+def _spark_type(scorer: Scorer) -> StructType:
+    kind = from_arrow_type(scorer.returned())
+    assert isinstance(kind, StructType)
+    return kind
 
 
 def _absent(column: Column, kind: DataType) -> Column:

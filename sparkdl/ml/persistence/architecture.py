@@ -19,7 +19,7 @@ from sparkdl.io.pickling import as_pickle, unpickled
 from sparkdl.io.weights import pack, read_state
 from sparkdl.ml.persistence.export import Program
 from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types
-from sparkdl.ml.persistence.reader_writer import TRUST, Saved
+from sparkdl.ml.persistence.saved_folder import TRUST, SavedFolder
 
 _WEIGHTS = "weights.safetensors"
 _PROGRAM = "program.pt2"
@@ -51,7 +51,7 @@ def save_architecture(
     return pickled, {"architecture": "pickle"}
 
 
-def load_architecture(saved: Saved) -> tuple[Any, bytes]:
+def load_architecture(saved: SavedFolder) -> tuple[Any, bytes]:
     """Load the factory and the weights of a saved model.
 
     Raises:
@@ -59,7 +59,7 @@ def load_architecture(saved: Saved) -> tuple[Any, bytes]:
     """
     architecture, path = saved.fields["architecture"], saved.path
     if architecture == "program":
-        program = Program(saved.file(_PROGRAM), saved.reader.trusted)
+        program = Program(saved.file(_PROGRAM), saved.trusted)
         try:
             program()
         except InvalidInput as error:

@@ -1,7 +1,7 @@
-"""Saved models in folders of this host, written and read without Spark.
+"""Saves models in folders of this host, without Spark.
 
-The folder has the format of ``TorchModel.write().save``, so ``TorchModel.load`` reads it if Spark can. Spark's own
-writer writes metadata on an executor, which on a cluster is another host.
+The folder has the format of ``TorchModel.write().save``, so ``TorchModel.load`` and ``load_predictor`` read it.
+Spark's own writer writes metadata on an executor, which on a cluster is another host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pyspark.ml.util import DefaultParamsWriter
 
 from sparkdl.io import files
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import METADATA, Reader, Writer
+from sparkdl.ml.persistence.reader_writer import Writer
+
+_METADATA = "metadata/part-00000"
 
 
 def write_folder(model: TorchModel, folder: str) -> None:
@@ -22,10 +24,4 @@ def write_folder(model: TorchModel, folder: str) -> None:
     plain, fields = Writer(model).write_files(folder)
     version: Any = SimpleNamespace(version=pyspark.__version__)  # the only attribute that it reads of a session
     metadata = DefaultParamsWriter._get_metadata_to_save(plain, version, fields)
-    files.write(f"{folder}/{METADATA}", f"{metadata}\n".encode())
-
-
-def read_folder(folder: str, *, trust: bool = False) -> TorchModel:
-    """Load a model that ``write_folder`` saved; arguments and errors are those of ``TorchModel.load``."""
-    model: TorchModel = Reader(TorchModel, on_host=True).trust(trust).load(folder)
-    return model
+    files.write(f"{folder}/{_METADATA}", f"{metadata}\n".encode())

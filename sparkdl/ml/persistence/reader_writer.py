@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pyspark.ml import Pipeline, PipelineModel
@@ -24,18 +24,11 @@ from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.io.pickling import as_pickle, unpickled
-from sparkdl.ml.features.saved_stage import SavedStage
+from sparkdl.io.pickling import as_pickle
 from sparkdl.ml.persistence.factory import find
 from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types, is_plain
+from sparkdl.ml.persistence.saved_folder import FORMAT, OBJECTS, TRUST, SavedFolder, fields_of
 from sparkdl.spark.jvm import qualify
-
-TRUST = "spark.sparkdl.trust"
-"""The setting of a session that trusts pickled parts."""
-
-METADATA = "metadata/part-00000"  # of a folder that is written without Spark
-_FORMAT = 5
-_OBJECTS = "objects.pkl"
 
 
 class Saveable(Params, MLReadable[Any], MLWritable):
@@ -93,19 +86,10 @@ class Saveable(Params, MLReadable[Any], MLWritable):
 
 
 @dataclass(frozen=True)
-class Saved:
-    """One saved instance, as its class reads it; ``fields`` are the JSON values that it declared."""
+class Saved(SavedFolder):
+    """One saved instance, as its class reads it with Spark; ``reader`` loads its parts with the same trust."""
 
     reader: Reader
-    path: str
-    fields: dict[str, Any]
-
-    def file(self, name: str) -> bytes:
-        """The bytes of the file ``name`` beside the metadata."""
-        try:
-            return files.read(f"{self.reader.root(self.path)}/{name}")
-        except OSError as error:
-            raise InvalidInput(f"{self.path} is damaged: {name} cannot be read: {error}") from error
 
     def part(self, name: str) -> Any:
         """Load the part in the folder ``name`` with its own reader and with this reader's trust.
@@ -113,7 +97,7 @@ class Saved:
         Raises:
             InvalidInput: the part is missing or damaged, its class cannot be imported, or it is pickled without trust.
         """
-        path, session = f"{self.reader.root(self.path)}/{name}", self.reader.sparkSession
+        path, session = f"{self.root}/{name}", self.reader.sparkSession
         try:
             metadata = DefaultParamsReader.loadMetadata(path, session)
             # Spark's own classes have their names on the JVM.
@@ -124,7 +108,7 @@ class Saved:
             if issubclass(kind, (Pipeline, PipelineModel)) and metadata["paramMap"].get("language") == "Python":
                 # pyspark.ml's own reader does not pass trust to the stages.
                 uids = metadata["paramMap"]["stageUids"]
-                path_of, pipeline = PipelineSharedReadWrite.getStagePath, Saved(self.reader, path, {})
+                path_of, pipeline = PipelineSharedReadWrite.getStagePath, replace(self, path=path, root=path)
                 stages = [pipeline.part(path_of(uid, at, len(uids), "stages")) for at, uid in enumerate(uids)]
                 return kind(stages=stages)._resetUid(metadata["uid"])
             reader = kind.read().session(session)  # type: ignore[attr-defined]
@@ -138,14 +122,6 @@ class Saved:
     def numbered(self, folder: str, count: int) -> list[Any]:
         """The first ``count`` parts in ``folder``."""
         return [self.part(name) for name in numbered(folder, range(count))]
-
-    def refuse_pickled(self, names: list[str]) -> None:
-        """Raise ``InvalidInput`` for pickled parts unless they are trusted."""
-        if not self.reader.trusted:
-            raise InvalidInput(
-                f"{self.path} has pickled parts, whose code runs when they are loaded: {names}. If you know who saved "
-                f"it, load it with trust=True, or set the session's {TRUST} to true."
-            )
 
 
 def trusts(session: SparkSession) -> bool:
@@ -213,22 +189,19 @@ class Writer(MLWriter):
                 except NotDescribable:
                     pickled[name] = value
         if pickled:
-            written[_OBJECTS] = as_pickle(pickled, ", ".join(pickled))
-        fields = {"format": _FORMAT, **fields, "objects": named, "pickled": sorted(pickled)}
+            written[OBJECTS] = as_pickle(pickled, ", ".join(pickled))
+        fields = {"format": FORMAT, **fields, "objects": named, "pickled": sorted(pickled)}
         for name, data in written.items():
             files.write(f"{root}/{name}", data)
         return plain, {"sparkdl": json.loads(json.dumps(fields))}
 
 
 class Reader(MLReader[Any]):
-    """Reads the files of ``Writer``; without trust it unpickles nothing.
+    """Reads the files of ``Writer``; without trust it unpickles nothing."""
 
-    ``on_host`` reads a folder of this host without Spark; the instance may not have parts.
-    """
-
-    def __init__(self, kind: type[Saveable], *, on_host: bool = False) -> None:
+    def __init__(self, kind: type[Saveable]) -> None:
         super().__init__()
-        self._kind, self._on_host, self.trusts = kind, on_host, False
+        self._kind, self.trusts = kind, False
 
     def trust(self, value: bool = True) -> Reader:
         """Load pickled parts too, which runs the code inside them; the session's conf may also allow it."""
@@ -237,51 +210,22 @@ class Reader(MLReader[Any]):
 
     def load(self, path: str) -> Any:
         """Load the instance; raises as ``Saveable.load`` does."""
-        metadata = self._metadata(path)
-        saved = Saved(self, path, metadata["sparkdl"])
+        metadata, fields = self._metadata(path)
+        trusted = self.trusts or trusts(self.sparkSession)
+        saved = Saved(path, qualify(self.sparkSession, path), fields, trusted, self)
         try:
             instance: Any = self._kind.restored(saved)
             instance._resetUid(metadata["uid"])
             DefaultParamsReader.getAndSetParams(instance, metadata)
-            values = {name: allowed_types(name).resolve(value) for name, value in saved.fields["objects"].items()}
-            if saved.fields["pickled"]:
-                saved.refuse_pickled(saved.fields["pickled"])
-                values |= unpickled(saved.file(_OBJECTS), f"{path}/{_OBJECTS}")
-            instance._set(**values)
+            instance._set(**saved.objects())
             return instance.with_parts(saved)
         except (KeyError, TypeError, AttributeError, AssertionError) as error:
             raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error
 
-    def root(self, path: str) -> str:
-        """The path or URI at which Spark would write."""
-        return path if self._on_host else qualify(self.sparkSession, path)
-
-    @property
-    def trusted(self) -> bool:
-        """Whether pickled parts may be loaded."""
-        if self.trusts or self._on_host:
-            return self.trusts
-        return trusts(self.sparkSession)
-
-    def _metadata(self, path: str) -> dict[str, Any]:
+    def _metadata(self, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         try:
-            metadata: dict[str, Any] = (
-                SavedStage.open(path).metadata
-                if self._on_host
-                else DefaultParamsReader.loadMetadata(path, self.sparkSession)
-            )
-            fields, class_name = metadata.get("sparkdl"), metadata["class"]
+            metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(path, self.sparkSession)
         except Exception as error:  # Spark's errors for a missing path, and those of damaged JSON
             reason = str(error).strip().partition("\n")[0]
             raise InvalidInput(f"{path} cannot be loaded as a {self._kind.__name__}: {reason}") from error
-        if not isinstance(fields, dict) or class_name != f"{self._kind.__module__}.{self._kind.__name__}":
-            raise InvalidInput(f"{path} holds a {class_name}; expected a sparkdl {self._kind.__name__}.")
-        if not isinstance(written := fields.get("format"), int):
-            raise InvalidInput(f"{path} has the format {written!r}; expected {_FORMAT}.")
-        if written != _FORMAT:
-            age, remedy = ("an older", ", or train it again") if written < _FORMAT else ("a newer", "")
-            raise InvalidInput(
-                f"{path} was written by {age} sparkdl (format {written}); expected {_FORMAT}. Load it with that "
-                f"version{remedy}."
-            )
-        return metadata
+        return metadata, fields_of(path, metadata, f"{self._kind.__module__}.{self._kind.__name__}")

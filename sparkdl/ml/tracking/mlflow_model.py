@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.ml.inference.local import input_types, output_types
+from sparkdl.ml.inference.predictor import Predictor
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.local_folder import write_folder
 from sparkdl.ml.tracking.connection import EXTRA
@@ -29,12 +29,10 @@ class ServedModel:
 
     Attributes:
         write: writes the data into a folder of this host, which does not exist.
-        loader: the module whose ``_load_pyfunc`` loads the folder.
         signature: MLflow's; None if unknown.
     """
 
     write: Callable[[str], object]
-    loader: str
     signature: Any
 
 
@@ -44,7 +42,7 @@ def served_torch_model(model: TorchModel) -> ServedModel:
     def write(folder: str) -> None:
         write_folder(model, folder)
 
-    return ServedModel(write, "sparkdl.ml.tracking.pyfunc", _signature(model))
+    return ServedModel(write, _signature(model.predictor()))
 
 
 def log_model(client: Any, run: Any, model: ServedModel, *, code_paths: Sequence[str], step: int = 0) -> Any:
@@ -91,7 +89,7 @@ def _save(model: ServedModel, folder: str, logged: Any, code_paths: Sequence[str
         warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is given
         required("mlflow.pyfunc", EXTRA).save_model(
             os.path.join(folder, "model"),
-            loader_module=model.loader,
+            loader_module="sparkdl.ml.tracking.pyfunc",
             data_path=data,
             code_paths=list(code_paths) or None,
             mlflow_model=description,
@@ -100,14 +98,14 @@ def _save(model: ServedModel, folder: str, logged: Any, code_paths: Sequence[str
         )
 
 
-def _signature(model: TorchModel) -> Any:
+def _signature(predictor: Predictor) -> Any:
     """MLflow's signature of the model; None if its inputs are unknown."""
     types = required("mlflow.types", EXTRA)
-    inputs = input_types(model)
+    inputs = predictor.input_types
     if inputs is None or any(not hasattr(np, dtype) for _, _, dtype in inputs):
         return None
     specs = [types.TensorSpec(np.dtype(dtype), (-1, *shape), name) for name, shape, dtype in inputs]
-    return required("mlflow.models", EXTRA).ModelSignature(types.Schema(specs), columns_schema(output_types(model)))
+    return required("mlflow.models", EXTRA).ModelSignature(types.Schema(specs), columns_schema(predictor.output_types))
 
 
 def columns_schema(columns: Sequence[tuple[str, str, int]]) -> Any:
@@ -123,5 +121,6 @@ def columns_schema(columns: Sequence[tuple[str, str, int]]) -> Any:
 
 
 def _requirements() -> list[str]:
+    # The model's own module may import pyspark, which sparkdl does not need here.
     extras = {"sparkdl-torch": "[spark]", "torch": "", "mlflow-skinny": ""}
     return [f"{name}{extra}=={metadata.version(name).partition('+')[0]}" for name, extra in extras.items()]

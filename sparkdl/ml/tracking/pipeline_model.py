@@ -19,7 +19,7 @@ from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.features import reader
-from sparkdl.ml.inference.saved_pipeline import SavedPipeline
+from sparkdl.ml.inference.loading import load_predictor
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import trusts
 from sparkdl.ml.tracking.mlflow_model import ServedModel, columns_schema
@@ -72,7 +72,7 @@ class Verified:
         signature = required("mlflow.models", "mlflow").ModelSignature(
             columns_schema(self.inputs), columns_schema(self.outputs)
         )
-        return ServedModel(lambda folder: files.copy(path, folder), "sparkdl.ml.tracking.pipeline_pyfunc", signature)
+        return ServedModel(lambda folder: files.copy(path, folder), signature)
 
 
 def check_stages(stages: Sequence[Params]) -> None:
@@ -119,7 +119,7 @@ def verify(path: str, rows: DataFrame) -> Verified:
     """
     check_frame(rows, bounded=True)
     spark = rows.sparkSession
-    served = SavedPipeline.load(qualify(spark, path), trust=trusts(spark))
+    served = load_predictor(qualify(spark, path), trust=trusts(spark))
     if missing := [name for name in served.inputs if name not in rows.columns]:
         raise InvalidInput(f"the pipeline reads {listed(missing)}; the rows have {listed(rows.columns)}.")
     inputs = [_described(name, rows.schema[name].dataType) for name in served.inputs]

@@ -5,9 +5,10 @@ MLflow runs the code that a logged model names, so pickled parts are loaded as w
 
 from __future__ import annotations
 
-from sparkdl.ml.inference.local import InProcess
-from sparkdl.ml.persistence.local_folder import read_folder
+from sparkdl.ml.inference.loading import load_predictor
+from sparkdl.ml.inference.predictor import Predictor
+from sparkdl.ml.inference.saved_pipeline import SavedPipeline
 
 
-def _load_pyfunc(path: str) -> InProcess:
-    return InProcess(read_folder(path, trust=True))
+def _load_pyfunc(path: str) -> Predictor | SavedPipeline:
+    return load_predictor(path, trust=True)

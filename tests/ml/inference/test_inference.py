@@ -18,7 +18,7 @@ import torch
 from pyspark.errors import PythonException
 from pyspark.sql import functions
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from torch import nn
 
 from sparkdl.data.columns import Columns, InputColumn
@@ -111,7 +111,7 @@ def test_model_is_measured_once():
 def test_outputs_have_the_type_of_the_udf(kind, scalar, shape, floating, vectors):
     outputs = Outputs(kind, scalar=scalar, vectors=vectors)
     arrays, empty = outputs.arrays(torch.zeros(shape, dtype=getattr(torch, floating))), outputs.none(floating)
-    assert arrays.type == to_arrow_type(outputs.type(floating)) == empty.type
+    assert arrays.type == to_arrow_type(from_arrow_type(outputs.type(floating))) == empty.type == outputs.type(floating)
     assert (len(arrays), len(empty)) == (4, 0)
 
 

@@ -109,7 +109,8 @@ def test_factory_without_name_is_saved_as_program(spark, tmp_path):
     torch.testing.assert_close(loaded.module()(rows), model.module()(rows))
     loaded.write().overwrite().save(str(path))
     again = TorchModel.load(str(path))
-    assert (again._factory, again._weights, again._signature) == (loaded._factory, loaded._weights, ROW)
+    assert again._trained == loaded._trained
+    assert again._trained.signature == ROW
     exported = tmp_path / "out" / "model.pt2"
     model.exportProgram(str(exported))
     torch.testing.assert_close(torch.export.load(str(exported)).module()(rows), model.module()(rows))
@@ -163,7 +164,7 @@ def test_forged_program_needs_trust(spark, tmp_path):
 def test_fit_records_signature(spark):
     rows = frame({"x": np.ones((8, 2, 2)), "kind": np.arange(8) % 3, "price": np.ones(8), "label": np.ones(8)})
     fitted = TorchRegressor(model=nets.Scaled(), inputCols=["x", "kind", "price"], batchSize=4).fit(rows)
-    assert fitted._signature == [([2, 2], "float32"), ([], "int64"), ([], "float32")]
+    assert fitted._trained.signature == [([2, 2], "float32"), ([], "int64"), ([], "float32")]
 
 
 def test_values_without_name_are_pickled_and_need_trust(spark, tmp_path):

@@ -17,8 +17,8 @@ import pytest
 from sparkdl.data.columns import InputColumn
 from sparkdl.ml.tracking import MLflow
 from tests.ml import nets
-from tests.ml.inference.test_local import X, made
-from tests.ml.inference.test_local import columns as predict
+from tests.ml.inference.test_predictor import X, made
+from tests.ml.inference.test_predictor import columns as predict
 from tests.ml.persistence.test_export import Choosy
 from tests.ml.tracking.fake_run import FakeRun, epoch, runs
 from tests.sessions import ROOT

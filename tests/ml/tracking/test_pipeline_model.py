@@ -16,7 +16,7 @@ from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io.weights import pack
 from sparkdl.ml.features import hashing
 from sparkdl.ml.features.column import Column
-from sparkdl.ml.inference.saved_pipeline import SavedPipeline
+from sparkdl.ml.inference.loading import load_predictor
 from sparkdl.ml.tracking import registration as registration_module
 from sparkdl.ml.tracking.pipeline_model import check_stages, verify
 from sparkdl.ml.tracking.registration import Registration
@@ -55,7 +55,7 @@ def test_signature_of_a_verified_pipeline(saved):
     assert verified.outputs == [*outputs, ("class", "string", 0), ("first", "double", 0), ("unit", "double", 1)]
     assert verified.rows == len(ROWS)
     assert type(verified).of(verified.json()) == verified
-    assert len(SavedPipeline.load(path).predict({name: [] for name in INPUTS})) == 0
+    assert len(load_predictor(path).predict({name: [] for name in INPUTS})) == 0
 
 
 def test_other_predictions_than_spark_s_are_not_registered(saved, monkeypatch):
@@ -97,7 +97,7 @@ def test_killed_registration_resumes_in_its_run(saved, store, monkeypatch):
 
 def test_batches_of_rows_do_not_change_predictions(saved):
     path, rows = saved
-    pipeline, frame = SavedPipeline.load(path), rows.toPandas()
+    pipeline, frame = load_predictor(path), rows.toPandas()
     whole = pipeline.predict(frame)
     pipeline._rows = 2
     assert [list(pipeline.predict(frame)[name]) == list(whole[name]) for name in ("prediction", "class")] == [
@@ -111,7 +111,7 @@ def test_batches_of_rows_do_not_change_predictions(saved):
 
 
 def test_nulls_before_the_network_are_named(saved):
-    stages = SavedPipeline.load(saved[0])._stages.stages
+    stages = load_predictor(saved[0])._stages.stages
     with pytest.raises(InvalidInput, match="the column 'features' of the PyTorch stage has 1 nulls"):
         stages[1].transform({"features": Column.of([[0.0] * 8, None], "features")})
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
@@ -11,9 +15,9 @@ from torch import nn
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.inference.local import InProcess, input_types, output_types
+from sparkdl.ml.inference.loading import load_predictor
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.local_folder import read_folder, write_folder
+from sparkdl.ml.persistence.local_folder import write_folder
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -39,7 +43,7 @@ def expected(factory=nets.scores, *inputs) -> np.ndarray:
 
 
 def columns(model: TorchModel, data: object) -> dict[str, np.ndarray]:
-    result = InProcess(model).predict(data)
+    result = model.predict(data)
     return {name: np.stack(list(result[name])) for name in result}
 
 
@@ -71,10 +75,24 @@ def test_several_inputs_by_name():
     }
     wanted = expected(nets.Scaled, arrays["x"], arrays["kind"].astype(np.int64), arrays["price"].astype(np.float32))
     data = pd.DataFrame({name: list(values) for name, values in arrays.items()}, index=[7, 5, 3, 1])
-    result = InProcess(scaled()).predict(data)
+    result = scaled().predict(data)
     np.testing.assert_allclose(result["prediction"], wanted, rtol=1e-6)
     assert list(result.index) == [7, 5, 3, 1]
     np.testing.assert_allclose(columns(scaled(), arrays)["prediction"], wanted, rtol=1e-6)
+
+
+def test_an_arrow_table_becomes_an_arrow_table():
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(X.reshape(-1)), 3)
+    chunks = pa.chunked_array([lists[:5], lists[5:]])
+    result, wanted = made().predict(pa.table({"more": pa.nulls(20), "x": chunks})), made().predict(X)
+    assert result.column_names == ["prediction", "probability", "rawPrediction"]
+    assert result.schema.field("probability").type.value_type == pa.float32()
+    for name in wanted:
+        np.testing.assert_array_equal(np.stack(result[name].to_numpy()), np.stack(wanted[name]))
+    batch = pa.record_batch({"x": lists.slice(3, 2)})
+    np.testing.assert_array_equal(made().predict(batch)["prediction"], wanted["prediction"][3:5])
+    with pytest.raises(InvalidInput, match="no 'x'; it has 'y'"):
+        made().predict(pa.table({"y": lists}))
 
 
 def test_ragged_and_binary_inputs():
@@ -95,7 +113,7 @@ def test_names_missing_numbers_and_no_rows():
     assert np.isnan(columns(made(), rows)["prediction"]).tolist() == [True] + [False] * 19
     scalars = pd.DataFrame({"x": [1.0, np.nan]})
     assert np.isnan(columns(made(nn.PReLU, "regressor"), scalars)["prediction"]).tolist() == [False, True]
-    result = InProcess(made()).predict(np.empty((0, 3), np.float32))
+    result = made().predict(np.empty((0, 3), np.float32))
     assert (list(result), len(result)) == (["prediction", "probability", "rawPrediction"], 0)
 
 
@@ -108,13 +126,13 @@ def test_names_missing_numbers_and_no_rows():
         (made, pd.DataFrame({"x": [None, None]}), "no values"),
         (made, np.float32(1.0), "cannot become a tensor|expected an array"),
         (made, [[1.0, 2.0, 3.0], [1.0]], "length"),
-        (scaled, X, "expected a DataFrame with these columns, or a mapping of arrays"),
+        (scaled, X, "expected a DataFrame or a Table with these columns, or a mapping of arrays"),
         (scaled, {"x": np.zeros((4, 3, 2)), "kind": np.zeros(3, int), "price": np.zeros(4)}, r"\[4, 3, 4\] rows"),
     ],
 )
 def test_invalid_inputs_raise(make, data, message):
     with pytest.raises(InvalidInput, match=message):
-        InProcess(make()).predict(data)
+        make().predict(data)
 
 
 @pytest.mark.parametrize(
@@ -130,17 +148,17 @@ def test_predictions_equal_those_of_transform(spark, factory, kind):
 
 
 def test_types_of_inputs_and_outputs():
-    assert input_types(made()) == [("x", [3], "float32")]
-    assert input_types(scaled()) == SCALED
-    assert input_types(made(columnSpecs=[InputColumn("x", dtype="float32")])) == [("x", [3], "float32")]
-    assert input_types(made(columnSpecs=[InputColumn("x", "float32", (3,))])) is None
-    assert input_types(made(columnSpecs=[InputColumn("x", ragged="padded")])) is None
-    assert input_types(made(collate=lambda inputs, target: (inputs, target))) is None
-    assert input_types(TorchModel(factory=nets.scores, weights=b"")) is None
+    assert made().predictor().input_types == [("x", [3], "float32")]
+    assert scaled().predictor().input_types == SCALED
+    assert made(columnSpecs=[InputColumn("x", dtype="float32")]).predictor().input_types == [("x", [3], "float32")]
+    assert made(columnSpecs=[InputColumn("x", "float32", (3,))]).predictor().input_types is None
+    assert made(columnSpecs=[InputColumn("x", ragged="padded")]).predictor().input_types is None
+    assert made(collate=lambda inputs, target: (inputs, target)).predictor().input_types is None
+    assert TorchModel(factory=nets.scores, weights=b"").predictor().input_types is None
     scores = [("probability", "float", True), ("rawPrediction", "float", True)]
-    assert output_types(made()) == [("prediction", "double", False), *scores]
-    assert output_types(made(probabilityCol="")) == [("prediction", "double", False), scores[1]]
-    assert output_types(made(nets.Autoencoder, "estimator")) == [("prediction", "float", True)]
+    assert made().predictor().output_types == [("prediction", "double", False), *scores]
+    assert made(probabilityCol="").predictor().output_types == [("prediction", "double", False), scores[1]]
+    assert made(nets.Autoencoder, "estimator").predictor().output_types == [("prediction", "float", True)]
 
 
 def test_folders_are_those_of_spark(spark, tmp_path):
@@ -151,11 +169,56 @@ def test_folders_are_those_of_spark(spark, tmp_path):
     np.testing.assert_array_equal(columns(loaded, X)["prediction"], columns(model, X)["prediction"])
 
 
+def test_setters_change_the_predictions_of_a_model_that_predicted_before():
+    model = made()
+    assert list(model.predict(X)) == ["prediction", "probability", "rawPrediction"]
+    model.setProbabilityCol("").setThresholds([1.0, 1e9, 1e9])
+    assert list(model.predict(X)) == ["prediction", "rawPrediction"]
+    assert set(model.predict(X)["prediction"]) == {0.0}
+
+
+WITHOUT_PYSPARK = """
+import sys
+
+sys.modules["pyspark"] = None  # an import raises
+import numpy as np
+
+import sparkdl
+
+predictor = sparkdl.load_predictor(sys.argv[1])
+x = np.load(sys.argv[2])
+np.save(sys.argv[3], np.stack(list(predictor.predict(x)["probability"])))
+print(predictor.inputs, predictor.outputs)
+"""
+
+
+@pytest.mark.parametrize("params", [{"inputCols": ["x"]}, {"featuresCol": "x"}])
+def test_a_saved_model_predicts_without_pyspark(spark, tmp_path, params):
+    model = made(thresholds=[1.0, 2.0, 3.0], rawPredictionCol="")
+    model.clear(model.inputCols)
+    model._set(**params)
+    model.save(str(tmp_path / "model"))
+    np.save(tmp_path / "x.npy", X)
+    paths = [str(tmp_path / name) for name in ("model", "x.npy", "out.npy")]
+    command = [sys.executable, "-c", WITHOUT_PYSPARK, *paths]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+    assert printed == "['x'] ['prediction', 'probability']\n"
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), np.stack(list(model.predict(X)["probability"])))
+
+
+def test_only_models_and_pipelines_have_a_predictor(tmp_path):
+    (tmp_path / "metadata").mkdir()
+    (tmp_path / "metadata" / "part-00000").write_text('{"class": "some.Kind", "uid": "u", "paramMap": {}}')
+    with pytest.raises(InvalidInput, match=r"holds a some\.Kind; expected a TorchModel, or a PipelineModel"):
+        load_predictor(str(tmp_path))
+    with pytest.raises(InvalidInput, match="holds no saved stage"):
+        load_predictor(str(tmp_path / "missing"))
+
+
 def test_pickled_folders_need_trust(tmp_path):
     model = made(collate=lambda inputs, target: (tuple(2 * values for values in inputs), target))
     write_folder(model, str(tmp_path / "model"))
-    for path, message in (("model", "has pickled parts"), (".", "cannot be loaded as a TorchModel")):
-        with pytest.raises(InvalidInput, match=message):
-            read_folder(str(tmp_path / path))
-    loaded = read_folder(str(tmp_path / "model"), trust=True)
-    np.testing.assert_array_equal(columns(loaded, X)["prediction"], columns(model, X)["prediction"])
+    with pytest.raises(InvalidInput, match="has pickled parts"):
+        load_predictor(str(tmp_path / "model"))
+    loaded = load_predictor(str(tmp_path / "model"), trust=True)
+    np.testing.assert_array_equal(loaded.predict(X)["prediction"], columns(model, X)["prediction"])

@@ -1,0 +1,117 @@
+"""A trained module, and the facts and Params that scoring needs; without pyspark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl.data.columns import Columns, described
+from sparkdl.data.transforms import AssembledInputs
+from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import pack
+from sparkdl.ml.inference.layer_output import LayerModule, LayerOutput
+from sparkdl.ml.inference.outputs import Outputs
+from sparkdl.ml.inference.scorer import Scorer, restored
+from sparkdl.ml.persistence.architecture import load_architecture
+from sparkdl.ml.persistence.export import Program, Signature, examples, export
+from sparkdl.ml.persistence.saved_folder import SavedFolder
+from sparkdl.training.objective import ModelFactory, OutputKind
+from sparkdl.training.trial import check_output
+
+_FIELDS = ("kind", "precision", "output", "probabilities")
+
+
+@dataclass(frozen=True)
+class TrainedModule:
+    """A trained module. ``TorchModel`` describes the attributes; ``weights`` are safetensors bytes."""
+
+    factory: ModelFactory | nn.Module
+    weights: bytes = field(repr=False)
+    kind: OutputKind = "estimator"
+    precision: str = "fp32"
+    output: list[int] | None = None
+    probabilities: bool = False
+    signature: Signature | None = None
+
+    @classmethod
+    def load(cls, saved: SavedFolder) -> TrainedModule:
+        """Load the files and fields of a saved ``TorchModel``.
+
+        Raises:
+            InvalidInput: a file is damaged, the factory cannot be imported, or loading needs trust.
+        """
+        factory, weights = load_architecture(saved)
+        signature = saved.fields["signature"] and [
+            (list(shape), str(dtype)) for shape, dtype in saved.fields["signature"]
+        ]
+        return cls(factory, weights, signature=signature, **{name: saved.fields[name] for name in _FIELDS})
+
+    def fields(self) -> dict[str, Any]:
+        """The JSON values that ``load`` reads."""
+        return {name: getattr(self, name) for name in (*_FIELDS, "signature")}
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the output of a row is one number."""
+        return self.output in ([], [1])
+
+    @property
+    def floating(self) -> str:
+        """The dtype's name of floating-point inputs."""
+        return "float64" if self.precision == "fp64" else "float32"
+
+    def module(self) -> nn.Module:
+        """A new module with the trained weights, on the CPU, in evaluation mode."""
+        return restored(self.factory, self.weights, self.precision)
+
+    def program(self) -> bytes:
+        """The archive of a torch.export program; raises ``InvalidInput`` if the module cannot be exported."""
+        if isinstance(self.factory, Program) and not self.weights:
+            return self.factory.archive
+        if self.signature is None:
+            raise InvalidInput(
+                "the model cannot be exported: the shapes and types of its inputs are not known. Expected a model that "
+                "was trained, or TorchModel(signature=...)."
+            )
+        return export(self.module(), examples(self.signature))
+
+    def layer(self, name: str) -> TrainedModule:
+        """The same weights with the output of one layer; the weights' names get a prefix.
+
+        Raises:
+            InvalidInput: there is no such layer, or its output is no tensor ``[B, ...]``.
+        """
+        module, output = LayerModule(self.module(), name).eval(), None
+        if self.signature is not None:
+            example = examples(self.signature)
+            with torch.inference_mode():
+                found = module(*example)
+            check_output(found, len(example[0]), "estimator")
+            output = list(found.shape[1:])
+        factory = LayerOutput(self.factory, name)
+        return TrainedModule(factory, pack(module), "estimator", self.precision, output, signature=self.signature)
+
+    def scorer(self, params: Mapping[str, Any]) -> Scorer:
+        """The scorer of a model with these ``params``, the values of ``OutputParams`` by name."""
+        columns = Columns(described(params["inputCols"], params["columnSpecs"]), floating=self.floating)
+        thresholds = params["thresholds"]
+        outputs = Outputs(
+            self.kind,
+            None if thresholds is None else tuple(thresholds),
+            scalar=self.scalar,
+            vectors=bool(params["rawPredictionCol"] or params["probabilityCol"]),
+            probabilities=self.probabilities,
+        )
+        assembled = bool(params["assembleInputs"])
+        collate = AssembledInputs.around(params["collate"], assembled=assembled, floating=self.floating)
+        return Scorer(self.factory, self.weights, outputs, self.precision, columns, collate)
+
+
+def output_names(params: Mapping[str, Any]) -> dict[str, str]:
+    """The names of the output columns by those of ``Scorer``, the prediction first; "" omits a column."""
+    names = {"prediction": "predictionCol", "probability": "probabilityCol", "raw": "rawPredictionCol"}
+    return {name: params[param] for name, param in names.items()}

@@ -1,0 +1,103 @@
+"""Exports equal the predictions of ``predict`` and of ``transform``."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import pack
+from sparkdl.ml.model import TorchModel
+from sparkdl.ml.persistence.export import Signature
+from tests.ml import nets
+from tests.sessions import frame
+
+RNG = np.random.default_rng(0)
+
+
+class Words(nn.Module):
+    """An embedding of a word beside two numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(30, 4), nn.Linear(6, 2)
+
+    def forward(self, word: Tensor, numbers: Tensor) -> Tensor:
+        return self.head(torch.cat([self.table(word), numbers], 1))
+
+
+class Transformer(nn.Module):
+    """Two layers of attention over twelve tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(30, 16), nn.Linear(16, 3)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.layers(self.table(tokens)).mean(1))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nets.mlp(4, 8, outputs=6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+
+
+MODELS: dict[str, tuple[type[nn.Module], dict[str, np.ndarray], Signature]] = {
+    "mlp": (mlp, {"x": RNG.normal(size=(50, 4)).astype(np.float32)}, [([4], "float32")]),
+    "cnn": (nets.Images, {"x": RNG.uniform(0, 256, (20, 28, 28)).astype(np.float32)}, [([28, 28], "float32")]),
+    "embedding": (
+        Words,
+        {"kind": RNG.integers(0, 30, 40), "size": RNG.normal(size=(40, 2)).astype(np.float32)},
+        [([], "int64"), ([2], "float32")],
+    ),
+    "transformer": (Transformer, {"tokens": RNG.integers(0, 30, (20, 12))}, [([12], "int64")]),
+}
+
+
+def made(name: str) -> TorchModel:
+    factory, data, signature = MODELS[name]
+    torch.manual_seed(0)
+    model = TorchModel(factory=factory, weights=pack(factory()), kind="classifier", signature=signature)
+    return model._set(inputCols=[*data])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_form_of_a_model_gives_the_scores_of_transform(spark, tmp_path, name):
+    model, data = made(name), MODELS[name][1]
+    rows = model.transform(frame(data)).select("rawPrediction").collect()
+    wanted = np.array([row.rawPrediction.toArray() for row in rows])
+    predicted = np.stack(model.predict(data)["rawPrediction"])
+    model.exportOnnx(str(tmp_path / "model.onnx"))
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    assert [value.name for value in session.get_inputs()] == [*data]
+    assert {value.shape[0] for value in (*session.get_inputs(), *session.get_outputs())} == {"batch"}
+    (scores,) = session.run(["output"], data)
+    model.exportProgram(str(tmp_path / "model.pt2"))
+    program = torch.export.load(str(tmp_path / "model.pt2")).module()
+    with torch.inference_mode():
+        exported = program(*map(torch.from_numpy, data.values())).numpy()
+    for found in (predicted, scores, exported):
+        np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=0)
+
+
+class Sorted(nn.Linear):
+    """An operator that ONNX does not have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.matrix_exp(super().forward(x).unsqueeze(1).expand(-1, x.shape[1], -1)).sum(1)
+
+
+def test_what_onnx_lacks_raises(tmp_path, monkeypatch):
+    model = TorchModel(factory=lambda: Sorted(3, 3), weights=b"", signature=[([3], "float32")])
+    with pytest.raises(InvalidInput, match="cannot be exported to ONNX"):
+        model.exportOnnx(str(tmp_path / "model.onnx"))
+    assert not (tmp_path / "model.onnx").exists()
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'sparkdl-torch\[onnx\]'"):
+        model.exportOnnx(str(tmp_path / "model.onnx"))
