@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,15 +21,14 @@ Self = TypeVar("Self", bound="InputColumnParams")
 Copied = TypeVar("Copied", bound=Params)
 
 
-def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn, ...]:
-    """The input columns ``names``, with their descriptions in ``columns``, each of which describes another input."""
-    by_name = {column.name: column for column in columns}
-    if not by_name.keys() <= {*names} or len(by_name) < len(columns):
+def check_one_length(columns: Sequence[InputColumn]) -> None:
+    """Raise InvalidInput if an input column is ragged, for a model that predicts a class for each token or pixel."""
+    ragged = [column.name for column in columns if column.ragged is not None]
+    if ragged:
         raise InvalidInput(
-            f"columnSpecs describes {listed([column.name for column in columns])}; expected each column once, and only "
-            f"input columns, which are {listed(names)}."
+            f"column {ragged[0]!r} is ragged, and the model predicts a class for each token; expected rows of one "
+            "length. Pad short rows, and their labels by the loss's ignore_index, such as -100."
         )
-    return tuple(by_name.get(name, InputColumn(name)) for name in names)
 
 
 def check_arguments(model: Any, columns: Sequence[InputColumn], *, assembled: bool = False) -> None:
@@ -95,6 +95,42 @@ class InputColumnParams(ValidatedParams):
 
     inputCols: Param[list[str]]
     featuresCol: Param[str]
+    labelCol: Param[str | list[str] | None]
+    columnSpecs: Param[list[InputColumn]]
+
+    def described_inputs(self) -> tuple[InputColumn, ...]:
+        """The input columns, with their descriptions in ``columnSpecs``.
+
+        Raises:
+            InvalidInput: ``columnSpecs`` describes a column twice, or one that is no input and not the label.
+        """
+        names, specs, label = self.getInputCols(), self.getOrDefault(self.columnSpecs), self.getOrDefault(self.labelCol)
+        by_name = {column.name: column for column in specs}
+        labels = {label} if isinstance(label, str) else set()
+        if not by_name.keys() <= {*names} | labels or len(by_name) < len(specs):
+            raise InvalidInput(
+                f"columnSpecs describes {listed([column.name for column in specs])}; expected each column once, and "
+                f"only the label column or input columns, which are {listed(names)}."
+            )
+        return tuple(by_name.get(name, InputColumn(name)) for name in names)
+
+    def described_label(self, name: str, dtype: str | None) -> InputColumn:
+        """The label column, of this dtype, with the shape or the decode function of its description.
+
+        Raises:
+            InvalidInput: the description has another dtype, or is ragged.
+        """
+        specs = [] if name in self.getInputCols() else self.getOrDefault(self.columnSpecs)
+        spec = next((column for column in specs if column.name == name), InputColumn(name))
+        if spec.ragged is not None:
+            raise InvalidInput(
+                f"label column {name!r} is ragged; expected one length, since only inputs can be ragged."
+            )
+        if None not in (dtype, spec.dtype) and spec.dtype != dtype:
+            raise InvalidInput(
+                f"columnSpecs describes label column {name!r} with dtype={spec.dtype!r}; expected none, or {dtype!r}."
+            )
+        return replace(spec, dtype=dtype or spec.dtype)
 
     def _copyValues(self, to: Copied, extra: dict[Param[Any], Any] | None = None) -> Copied:
         copied = super()._copyValues(to, extra)

@@ -57,7 +57,7 @@ def input_types(model: TorchModel) -> list[tuple[str, list[int], str]] | None:
     If ``collate``, ``assembleInputs`` or a column's description changes the inputs, the module's signature does not
     give their types.
     """
-    names, specs = model.getInputCols(), model.getColumnSpecs()
+    names, specs = model.getInputCols(), model.described_inputs()
     changed = any(spec.ragged or spec.decode or spec.shape is not None for spec in specs)
     changed |= model.getAssembleInputs() or model.getCollate() is not None
     if model._signature is None or changed or len(names) != len(model._signature):
@@ -65,13 +65,14 @@ def input_types(model: TorchModel) -> list[tuple[str, list[int], str]] | None:
     return [(name, list(shape), dtype) for name, (shape, dtype) in zip(names, model._signature, strict=True)]
 
 
-def output_types(model: TorchModel) -> list[tuple[str, str, bool]]:
-    """The name, ``"float"`` or ``"double"``, and whether it is an array, of each column of ``predict``."""
+def output_types(model: TorchModel) -> list[tuple[str, str, int]]:
+    """The name, ``"float"`` or ``"double"``, and the depth of arrays, 0 for none, of each column of ``predict``."""
     types, names = {}, model._output_names()
     for field in model._scorer().returned():
-        array = isinstance(field.dataType, ArrayType)
-        kind = field.dataType.elementType if array else field.dataType  # type: ignore[attr-defined]
-        types[names[field.name]] = names[field.name], kind.typeName(), array
+        kind, depth = field.dataType, 0
+        while isinstance(kind, ArrayType):
+            kind, depth = kind.elementType, depth + 1
+        types[names[field.name]] = names[field.name], kind.typeName(), depth
     return [types[name] for name in names.values() if name and name in types]
 
 
@@ -118,4 +119,8 @@ def _array(values: Any) -> pa.Array:
 def _numpy(values: pa.Array) -> Any:
     if not pa.types.is_list(values.type):
         return values.to_numpy(zero_copy_only=False)
-    return list(values.flatten().to_numpy().reshape(len(values), -1)) if len(values) else []
+    shape, flat = [len(values)], values
+    while pa.types.is_list(flat.type) and len(flat):
+        flat, rows = flat.flatten(), len(flat)
+        shape.append(len(flat) // rows)
+    return list(flat.to_numpy().reshape(shape)) if len(values) else []
