@@ -104,7 +104,7 @@ def _check_labels(output: Tensor, target: Tensor | None) -> None:
     if labels in (output.shape[:1] + output.shape[2:], output.shape):  # indices of classes, or their probabilities
         return
     raise InvalidInput(
-        f"the model returned {shapes(output)}, and the labels are {'missing' if target is None else shapes(target)}; "
+        f"the model returned {shapes(output)} for {'no labels' if target is None else f'labels {shapes(target)}'}; "
         "expected scores [B, classes] for labels [B], or [B, classes, d1, ...] for labels [B, d1, ...], as "
         "nn.CrossEntropyLoss takes them. TorchEstimator takes any tensor."
     )

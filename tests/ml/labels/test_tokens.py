@@ -175,7 +175,7 @@ def test_invalid_labels_and_outputs_raise_before_a_step(spark, strategy):
     def last():
         return nn.Sequential(pixels(), nn.Flatten(2), nn.Unflatten(2, (2, 2, 5)))
 
-    with pytest.raises(InvalidInput, match=r"returned \[32, 3, 2, 2, 5\] .* labels are \[32, 4, 5\] .* d1, \.\.\.\]"):
+    with pytest.raises(InvalidInput, match=r"returned \[32, 3, 2, 2, 5\] .* labels \[32, 4, 5\] .* d1, \.\.\.\]"):
         TorchClassifier(model=last, **PIXELS, **given).fit(rows)
 
 
