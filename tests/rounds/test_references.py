@@ -117,7 +117,7 @@ def test_logistic_regression(tmp_path, algorithm, accuracy, most, shards):
 
 
 def test_ill_conditioned_logistic_regression_by_admm(tmp_path):
-    """With default parameters, ADMM stops by its own rule, near the optimum; ``benchmarks/ill_conditioned`` has more."""
+    """With default parameters, ADMM stops by its own rule near the optimum; see ``benchmarks/ill_conditioned``."""
     w, b, history = linear(ConsensusADMM(prox=L2(1e-4)), nn.BCEWithLogitsLoss(), *a9a(), 16, tmp_path)
     assert abs(cost(w, b, 1e-4) / optimum(1e-4) - 1) < 1e-4
     assert len(history) <= 80

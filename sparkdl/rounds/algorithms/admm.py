@@ -38,9 +38,9 @@ Optimization Theory and Applications 106, 2000.
     e = rho_i sum_i ||u_i' - d_i||^2 + N rho_i ||z' - c||^2
 
 If it is below 0.999 times its least value so far, ``t' = (1 + sqrt(1 + 4 t^2)) / 2`` and ``beta = (t - 1) / t'``. If
-not, or if ``rho`` changes, ``beta = 0`` and ``t' = 1``. In contrast to the paper, such a restart keeps the round. So
-either ``e`` falls below every bound, or the rounds are at last those of ADMM without momentum, which converges. If
-``rho`` changes, the least value becomes a bound on ``e`` with the new ``rho``.
+not, or if ``rho`` changes, ``beta = 0`` and ``t' = 1``. With ``rho``, the least value changes by the factor that is
+above 1. In contrast to the paper, a restart keeps the round. Yet the residuals fall below every bound: after finitely
+many rounds with momentum, ADMM without it converges; after infinitely many, the least ``e`` tends to 0.
 
 A shard's local state is ``(x_i, h_i + d_i, u_i)``. Sums over shards are of deviations from ``c``, which are small near
 convergence.
@@ -228,10 +228,9 @@ class ConsensusADMM:
 
     def _centered(self, state: State, z: Tensor, combined: float, rho: float) -> State:
         """The next round's center ``c`` and ``beta``, with ``t`` and the least combined residual so far."""
-        if rho != state["rho"]:
-            return _restart(z, combined * max(rho / state["rho"], state["rho"] / rho))
-        if not (self.accelerate and combined < _DECREASE * state["least"]):
-            return _restart(z, state["least"])
+        least: float = state["least"] * max(rho / state["rho"], state["rho"] / rho)
+        if rho != state["rho"] or not (self.accelerate and combined < _DECREASE * least):
+            return _restart(z, least)
         t = (1 + math.sqrt(1 + 4 * state["t"] ** 2)) / 2
         beta = (state["t"] - 1) / t
         before = flatten(state["weights"], state["names"])

@@ -86,9 +86,8 @@ def in_numpy(algorithm: ConsensusADMM, z: np.ndarray, rounds: int) -> Iterator[d
             change = algorithm.tau ** (math.copysign(1, math.log(ratio)) * min(1, (algorithm.adapt_rounds / k) ** 2))
         e = r * (np.linalg.norm(u - d) ** 2 + 3 * np.linalg.norm(z - c) ** 2)
         beta, restart = 0.0, t > 1
-        if change != 1:
-            t, least = 1.0, e * max(change, 1 / change)
-        elif algorithm.accelerate and e < 0.999 * least:
+        least *= max(change, 1 / change)
+        if change == 1 and algorithm.accelerate and e < 0.999 * least:
             after = (1 + math.sqrt(1 + 4 * t**2)) / 2
             beta, t, least, restart = (t - 1) / after, after, e, False
         else:
