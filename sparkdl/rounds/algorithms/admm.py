@@ -29,11 +29,11 @@ balancing, 2017. With ``K = adapt_rounds``
     a_k = min(1, (K / k)^2)
 
 The sum of all ``a_k`` is at most ``2 K``. ADMM whose factors tend to 1 summably converges: B. He, H. Yang and S. Wang,
-Alternating direction method with self-adaptive penalty parameters for monotone variational inequalities, Journal of
-Optimization Theory and Applications 106, 2000.
+Alternating direction method with self-adaptive penalty parameters for monotone variational inequalities, J. Optim.
+Theory Appl. 106(2), 2000.
 
-*Momentum.* T. Goldstein et al., Fast alternating direction optimization methods, SIAM Journal on Imaging Sciences 7(3),
-2014, algorithm 8. The combined residual is
+*Momentum.* T. Goldstein, B. O'Donoghue, S. Setzer and R. Baraniuk, Fast alternating direction optimization methods,
+SIAM J. Imaging Sci. 7(3), 2014, algorithm 8. The combined residual is
 
     e = rho_i sum_i ||u_i' - d_i||^2 + N rho_i ||z' - c||^2
 
