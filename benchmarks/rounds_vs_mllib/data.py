@@ -13,12 +13,16 @@ from pyspark.sql.types import ArrayType, DoubleType, LongType, StructField, Stru
 from torch import nn
 
 from benchmarks.session import ROOT, materialised
+from sparkdl.data.columns import Columns, InputColumn
 
 FEATURES = 123
+COLUMNS = Columns(
+    (InputColumn("features"),), InputColumn("label", "float64"), row_id=InputColumn("id", "int64"), floating="float64"
+)
 
 
-def a9a() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Features ``[rows, 123]`` of standard deviation 1, not centred, and labels 0 and 1."""
+def a9a(*, scaled: bool = True) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Features ``[rows, 123]``, and labels 0 and 1; features are binary, or of standard deviation 1, not centred."""
     folder = Path(os.environ.get("SPARKDL_DATA", ROOT / "../shared/data"))
     lines = (folder / "a9a").read_text(encoding="utf-8").splitlines()
     features, labels = np.zeros((len(lines), FEATURES)), np.zeros(len(lines))
@@ -28,6 +32,8 @@ def a9a() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         for entry in entries:
             place, _, value = entry.partition(":")
             features[row, int(place) - 1] = float(value)
+    if not scaled:
+        return features, labels
     spread = features.std(0, ddof=1)
     return features / np.where(spread > 0, spread, 1.0), labels
 

@@ -18,11 +18,10 @@ from pyspark.sql import DataFrame
 from torch import nn
 
 from benchmarks.pairs import Side, environment, interleave, options, verdict
-from benchmarks.rounds_vs_mllib.data import frames, logistic
+from benchmarks.rounds_vs_mllib.data import COLUMNS, frames, logistic
 from benchmarks.session import session
 from sparkdl import SparkCluster
 from sparkdl.cluster.tasks import TaskRunner
-from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
@@ -31,9 +30,6 @@ BAR = "at most 3"
 
 L2 = 1e-4
 NEAR = 1e-4  # relative to the optimum
-COLUMNS = Columns(
-    (InputColumn("features"),), InputColumn("label", "float64"), row_id=InputColumn("id", "int64"), floating="float64"
-)
 
 
 @dataclass

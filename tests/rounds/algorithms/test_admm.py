@@ -31,7 +31,7 @@ class TestSmoothSolver(AlgorithmContract):
 
 
 class TestInexactSolver(AlgorithmContract):
-    algorithm = ConsensusADMM(solver=LocalSGDSolver(batch_size=4), adapt_rounds=0, alpha=1.0)
+    algorithm = ConsensusADMM(solver=LocalSGDSolver(batch_size=4), adapt_rounds=0)
 
 
 def matrices(rows: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
@@ -47,9 +47,9 @@ def flat(state) -> np.ndarray:
 
 
 def test_one_shard_is_proximal_point_algorithm():
-    """z' = argmin f(x) + rho/2 ||x - z||^2: with one shard, no penalty and no over-relaxation, u stays 0."""
+    """z' = argmin f(x) + rho/2 ||x - z||^2: one shard without penalty, over-relaxation and momentum keeps u at 0."""
     a, b = matrices()
-    algorithm = ConsensusADMM(rho=0.7, solver=ConjugateGradient(), alpha=1.0, adapt_rounds=0)
+    algorithm = ConsensusADMM(rho=0.7, solver=ConjugateGradient(), adapt_rounds=0, accelerate=False)
     _, *consensus = [flat(state) for state in states(algorithm, shards_of(90), 6)]
     for z, after in itertools.pairwise(consensus):
         assert np.allclose(after, np.linalg.solve(a + 0.7 * np.eye(5), b + 0.7 * z), atol=1e-10)
@@ -66,35 +66,46 @@ def in_numpy(algorithm: ConsensusADMM, z: np.ndarray, rounds: int) -> Iterator[d
     """The rounds on shards of these sizes; the bias, the last entry of ``z``, is not penalised."""
     ends = itertools.accumulate(SIZES)
     terms = [matrices(slice(end - size, end)) for end, size in zip(ends, SIZES, strict=True)]
-    u, rho = np.zeros((3, 5)), algorithm.rho
-    for number in range(rounds):
+    u, c, rho, t, least = np.zeros((3, 5)), z, algorithm.rho, 1.0, math.inf
+    d = u
+    for k in range(1, rounds + 1):
         r = rho / 3
         x = np.stack(
-            [np.linalg.solve(a + r * np.eye(5), b + r * (z - own)) for (a, b), own in zip(terms, u, strict=True)]
+            [np.linalg.solve(a + r * np.eye(5), b + r * (c - own)) for (a, b), own in zip(terms, d, strict=True)]
         )
-        h = algorithm.alpha * x + (1 - algorithm.alpha) * z
-        before, z = z, (h + u).mean(0)
+        h = algorithm.alpha * x + (1 - algorithm.alpha) * c
+        before, z = (z, u), (h + d).mean(0)
         z[:4] = np.sign(z[:4]) * np.maximum(np.abs(z[:4]) - algorithm.prox.strength / rho, 0)
-        u = u + h - z
-        primal, dual = np.linalg.norm(x - z), math.sqrt(3) * r * np.linalg.norm(z - before)
+        u = d + h - z
+        primal, dual = np.linalg.norm(x - z), math.sqrt(3) * r * np.linalg.norm(z - c)
         size, dual_size = max(np.linalg.norm(x), math.sqrt(3) * np.linalg.norm(z)), r * np.linalg.norm(u)
         slack = math.sqrt(3 * 5) * algorithm.abs_tol
         over = primal <= slack + algorithm.rel_tol * size and dual <= slack + algorithm.rel_tol * dual_size
-        wanted = rho
-        if primal / size > algorithm.mu * dual / dual_size:
-            wanted = rho * algorithm.tau
-        elif dual / dual_size > algorithm.mu * primal / size:
-            wanted = rho / algorithm.tau
-        after = wanted if number < algorithm.adapt_rounds else rho
+        ratio, change = primal / size / (dual / dual_size), 1.0
+        if max(ratio, 1 / ratio) > algorithm.mu:
+            change = algorithm.tau ** (math.copysign(1, math.log(ratio)) * min(1, (algorithm.adapt_rounds / k) ** 2))
+        e = r * (np.linalg.norm(u - d) ** 2 + 3 * np.linalg.norm(z - c) ** 2)
+        beta, restart = 0.0, t > 1
+        least *= max(change, 1 / change)
+        if change == 1 and algorithm.accelerate and e < 0.999 * least:
+            after = (1 + math.sqrt(1 + 4 * t**2)) / 2
+            beta, t, least, restart = (t - 1) / after, after, e, False
+        else:
+            t = 1.0
+        c, d = z + beta * (z - before[0]), u + beta * (u - before[1])
         row = {"primal": primal, "dual": dual, "rho": rho}
-        yield {"z": z, "over": over, "row": row, "wanted": wanted, "rho": after}
-        u, rho = u * (rho / after), after
+        yield {"z": z, "over": over, "row": row, "rho": rho * change, "beta": beta, "restart": restart}
+        u, d, rho = u / change, d / change, rho * change
 
 
-@pytest.mark.parametrize(("rho", "balance", "way"), [(4.0, 1.2, -1), (0.02, 1.2, 1), (0.02, 1.5, 1)])
-def test_rounds_equal_equations(rho, balance, way):
-    """Three shards with over-relaxation, a penalty, and a rho that adapts at first."""
+@pytest.mark.parametrize(
+    ("rho", "balance", "way", "alpha", "accelerate"),
+    [(4.0, 1.2, -1, 1.6, False), (0.02, 1.2, 1, 1.6, False), (0.02, 1.5, 1, 1.0, True), (4.0, 5.0, -1, 1.2, True)],
+)
+def test_rounds_equal_equations(rho, balance, way, alpha, accelerate):
+    """Three shards with a penalty, a rho that adapts ever less, over-relaxation and momentum."""
     options = {"mu": balance, "tau": 1.7, "adapt_rounds": 12, "abs_tol": 1e-3, "rel_tol": 1e-3}
+    options |= {"alpha": alpha, "accelerate": accelerate}
     algorithm = ConsensusADMM(rho=rho, solver=ConjugateGradient(), prox=L1(0.2), **options)
     _, first, *others = states(algorithm, shards_of(*SIZES), 31)
     assert (algorithm.metrics(first), first["shards"], first["round"]) == ({}, 3, 0)  # this round weighs the rows
@@ -104,12 +115,22 @@ def test_rounds_equal_equations(rho, balance, way):
         assert np.allclose(flat(state), wanted["z"], atol=1e-9)
         assert algorithm.metrics(state) == pytest.approx(wanted["row"], rel=1e-6)
         assert state["rho"] == pytest.approx(wanted["rho"], rel=1e-12)
+        assert state["beta"] == pytest.approx(wanted["beta"], rel=1e-12)
         assert algorithm.converged(state) == wanted["over"]
     assert {each["over"] for each in expected} == {False, True}
-    rhos = [rho, *(state["rho"] for state in others)]
-    assert way * math.log(rhos[12] / rhos[0]) > 0
-    assert set(rhos[12:]) == {rhos[12]}
-    assert any(each["wanted"] != each["rho"] for each in expected[12:])  # rho stays although it is not balanced
+    rhos = np.log([rho, *(state["rho"] for state in others)])
+    assert way * (rhos[12] - rhos[0]) > 0
+    assert any(each["beta"] > 0 for each in expected) == any(each["restart"] for each in expected) == accelerate
+
+
+def test_changes_of_rho_are_summable():
+    """After K rounds the factors tend to 1, although the residuals are never balanced; their logarithms sum to 2 K."""
+    algorithm = ConsensusADMM(solver=ConjugateGradient(), mu=1.0, tau=3.0, adapt_rounds=6)
+    _, *others = states(algorithm, shards_of(*SIZES), 61)
+    changes = np.abs(np.diff(np.log([state["rho"] for state in others]))) / math.log(3.0)
+    assert np.allclose(changes, [min(1.0, (6 / k) ** 2) for k in range(1, 61)])
+    constant = states(replace(algorithm, adapt_rounds=0), shards_of(*SIZES), 9)
+    assert {state["rho"] for state in constant} == {0.1}
 
 
 @pytest.mark.parametrize(
