@@ -35,9 +35,10 @@ from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame
-from sparkdl.spark.resources import check_setting
+from sparkdl.spark.slots.capacity import check_setting
+from sparkdl.spark.slots.task_resources import TaskResources
+from sparkdl.spark.slots.worker_count import await_slots, choose_workers
 from sparkdl.spark.warm_up import warm_up
-from sparkdl.spark.worker_count import await_slots, choose_workers
 from sparkdl.telemetry.bottlenecks import with_startup
 from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
@@ -78,6 +79,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             fit.data.sparkSession,
             sized.getNumWorkers() or 1,
             device=self.getDevice(),
+            backend=self.getBackend(),
+            task_cpus=self.getTaskCpus(),
+            task_gpus=self.getTaskGpus(),
             resource_timeout=self.getResourceTimeout(),
             allow_unencrypted=self.getAllowUnencrypted(),
             event_directory=fit.run.events if self.getTelemetry() else None,
@@ -132,12 +136,14 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             return None
         warm_up(spark)
         if fit.algorithm is not None:
-            await_slots(spark)  # Spark's default follows the registered cores
+            await_slots(spark, TaskResources())  # Spark's default follows the registered cores
             chosen = previous or int(spark.sparkContext.defaultParallelism)
         else:
             check_setting(spark, allow_unencrypted=self.getAllowUnencrypted())
             least, device = self.getMinWorkers(), self.getDevice()
-            chosen = choose_workers(fit.data, self.getBatchSize(), device=device, least=least, previous=previous)
+            requests = TaskResources.of_gang(spark, device, cpus=self.getTaskCpus(), gpus=self.getTaskGpus())
+            batch = self.getBatchSize()
+            chosen = choose_workers(fit.data, batch, requests, device=device, least=least, previous=previous)
         logger.info("numWorkers is None; %s takes %d.", type(self).__name__, chosen)
         return chosen
 

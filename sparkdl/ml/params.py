@@ -23,6 +23,7 @@ from pyspark.ml.param.shared import (
 )
 from torch import nn
 
+from sparkdl.cluster.group.devices import BACKENDS
 from sparkdl.data.columns import InputColumn
 from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param
@@ -111,6 +112,21 @@ class RunParams(ConstructedParams):
         to_string,
         None,
         (_HOW | Scope.PIPELINE) & ~Scope.TASK,
+    )
+    backend: Param[str] = param(
+        "how a gang exchanges gradients: nccl, gloo, or auto, which is nccl on GPUs and gloo on CPUs",
+        one_of(BACKENDS),
+        "auto",
+        _RESTARTS,
+    )
+    taskCpus: Param[int | None] = param(
+        "cores of each worker's task in a gang; None for spark.task.cpus", at_least(1), None, _RESTARTS
+    )
+    taskGpus: Param[float | None] = param(
+        "GPUs of each worker's task in a gang; with device='cuda' None is 1, if the executors have GPUs",
+        positive("a number above 0, or None"),
+        None,
+        _RESTARTS,
     )
     resourceTimeout: Param[float] = param("seconds to wait for task slots", at_least(0, to_float), 120.0, _RESTARTS)
     allowUnencrypted: Param[bool] = param(

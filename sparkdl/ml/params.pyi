@@ -67,6 +67,9 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
 
 class RunParams(ConstructedParams):
     runDir: Param[str | None]
+    backend: Param[str]
+    taskCpus: Param[int | None]
+    taskGpus: Param[float | None]
     resourceTimeout: Param[float]
     allowUnencrypted: Param[bool]
     checkpointInterval: Param[int | str]
@@ -79,6 +82,12 @@ class RunParams(ConstructedParams):
     logLevel: Param[str]
     def getRunDir(self) -> str | None: ...
     def setRunDir(self, value: str | None) -> Self: ...
+    def getBackend(self) -> str: ...
+    def setBackend(self, value: str) -> Self: ...
+    def getTaskCpus(self) -> int | None: ...
+    def setTaskCpus(self, value: int | None) -> Self: ...
+    def getTaskGpus(self) -> float | None: ...
+    def setTaskGpus(self, value: float | None) -> Self: ...
     def getResourceTimeout(self) -> float: ...
     def setResourceTimeout(self, value: float) -> Self: ...
     def getAllowUnencrypted(self) -> bool: ...
@@ -181,6 +190,9 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         rawPredictionCol: str = "rawPrediction",
         probabilityCol: str = "probability",
         runDir: str | None = None,
+        backend: str = "auto",
+        taskCpus: int | None = None,
+        taskGpus: float | None = None,
         resourceTimeout: float = 120.0,
         allowUnencrypted: bool = False,
         checkpointInterval: int | str = "auto",
@@ -239,6 +251,9 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         rawPredictionCol: str = "rawPrediction",
         probabilityCol: str = "probability",
         runDir: str | None = None,
+        backend: str = "auto",
+        taskCpus: int | None = None,
+        taskGpus: float | None = None,
         resourceTimeout: float = 120.0,
         allowUnencrypted: bool = False,
         checkpointInterval: int | str = "auto",

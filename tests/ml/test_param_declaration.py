@@ -113,7 +113,7 @@ def test_set_params_of_an_ensemble():
     assert (len(stacking.getBases()), stacking.getNumFolds(), stacking.getPassthrough()) == (2, 4, False)
 
 
-HOW = "resourceTimeout maxRestarts minWorkers elasticTimeout"
+HOW = "backend taskCpus taskGpus resourceTimeout maxRestarts minWorkers elasticTimeout"
 NOT_IN_ROUNDS = f"batchSize dropLast schedulerInterval epochs microBatches callbacks {HOW}"
 OF_STEPS = "optimizer learningRate optimizerArgs scheduler maxGradNorm augment"
 SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted telemetry logLevel"
