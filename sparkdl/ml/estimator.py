@@ -218,6 +218,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             self.getSchedulerInterval(),
             self.getMonitor(),
             self.getMonitorMode(),
+            self.getChannelsLast(),
+            self.getCompile(),
+            self.getTf32(),
         )
         strategy = self.getStrategy()
         if not is_algorithm(strategy) or strategy.uses_optimizer:  # others ignore the scheduler, with a warning

@@ -53,7 +53,7 @@ from sparkdl.rounds import Algorithm
 from sparkdl.telemetry.log_forwarding import LEVELS
 from sparkdl.training.loss import LossFunction
 from sparkdl.training.monitored_value import MODES
-from sparkdl.training.objective import INTERVALS, ModelFactory, OptimizerFactory, SchedulerFactory
+from sparkdl.training.objective import INTERVALS, PRECISIONS, ModelFactory, OptimizerFactory, SchedulerFactory
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 
@@ -252,7 +252,20 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     epochs: Param[int] = param("passes over the data", at_least(1), 10, _NOT_IN_ROUNDS & ~Scope.RUN)
     seed: Param[int] = param("seed of weights, permutations and dropout", to_int, 0)
     device: Param[str] = param("cpu or cuda", one_of(("cpu", "cuda")), "cpu")
-    precision: Param[str] = param("fp32, bf16 (autocast) or fp64", one_of(("fp32", "bf16", "fp64")), "fp32")
+    precision: Param[str] = param(
+        "fp32, bf16 or fp16 (autocast; fp16 scales the loss), or fp64", one_of(PRECISIONS), "fp32"
+    )
+    channelsLast: Param[bool] = param(
+        "whether weights and inputs [B, C, H, W] have their channels last in memory", to_boolean, False, _NOT_IN_ROUNDS
+    )
+    compile: Param[str | None] = param(
+        "backend that compiles the model, such as inductor; if it fails, the model runs uncompiled, with a "
+        "warning. None for none",
+        to_string,
+        None,
+        _NOT_IN_ROUNDS,
+    )
+    tf32: Param[bool] = param("whether GPUs multiply float32 matrices in TF32", to_boolean, False, _NOT_IN_ROUNDS)
     maxGradNorm: Param[float | None] = param(
         "largest L2 norm of the global gradient; None for any", positive("a number above 0, or None"), None, _STEPS
     )

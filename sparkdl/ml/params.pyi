@@ -132,6 +132,9 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     seed: Param[int]
     device: Param[str]
     precision: Param[str]
+    channelsLast: Param[bool]
+    compile: Param[str | None]
+    tf32: Param[bool]
     maxGradNorm: Param[float | None]
     microBatches: Param[int]
     numClasses: Param[int | None]
@@ -168,6 +171,9 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         seed: int = 0,
         device: str = "cpu",
         precision: str = "fp32",
+        channelsLast: bool = False,
+        compile: str | None = None,
+        tf32: bool = False,
         maxGradNorm: float | None = None,
         microBatches: int = 1,
         numClasses: int | None = None,
@@ -229,6 +235,9 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         seed: int = 0,
         device: str = "cpu",
         precision: str = "fp32",
+        channelsLast: bool = False,
+        compile: str | None = None,
+        tf32: bool = False,
         maxGradNorm: float | None = None,
         microBatches: int = 1,
         numClasses: int | None = None,
@@ -309,6 +318,12 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     def setDevice(self, value: str) -> Self: ...
     def getPrecision(self) -> str: ...
     def setPrecision(self, value: str) -> Self: ...
+    def getChannelsLast(self) -> bool: ...
+    def setChannelsLast(self, value: bool) -> Self: ...
+    def getCompile(self) -> str | None: ...
+    def setCompile(self, value: str | None) -> Self: ...
+    def getTf32(self) -> bool: ...
+    def setTf32(self, value: bool) -> Self: ...
     def getMaxGradNorm(self) -> float | None: ...
     def setMaxGradNorm(self, value: float | None) -> Self: ...
     def getMicroBatches(self) -> int: ...

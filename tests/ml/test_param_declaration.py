@@ -114,7 +114,7 @@ def test_set_params_of_an_ensemble():
 
 
 HOW = "backend taskCpus taskGpus resourceTimeout maxRestarts minWorkers elasticTimeout"
-NOT_IN_ROUNDS = f"batchSize dropLast schedulerInterval epochs microBatches callbacks {HOW}"
+NOT_IN_ROUNDS = f"channelsLast compile tf32 batchSize dropLast schedulerInterval epochs microBatches callbacks {HOW}"
 OF_STEPS = "optimizer learningRate optimizerArgs scheduler maxGradNorm augment"
 SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted telemetry logLevel"
 
