@@ -3,7 +3,8 @@
     spark-submit --py-files net.py jobs/evaluate.py --model MODEL --data.path DATA --output metrics.json
 
 Metrics of a classifier: accuracy, macro F1, log loss, the confusion table and, for two classes, the area under the ROC
-curve. Of a regressor: root mean squared error, mean absolute error and R2. As in training, the job ships the modules
+curve. Of independent labels: subset accuracy, micro F1, macro F1, and the accuracy and F1 of each. Of a regressor: root
+mean squared error, mean absolute error and R2. As in training, the job ships the modules
 that define the model.
 """
 
@@ -18,6 +19,7 @@ from sparkdl.cli import saved_models
 from sparkdl.cli.data import Data
 from sparkdl.io import files
 from sparkdl.ml import evaluation
+from sparkdl.ml.model import TorchModel
 from sparkdl.spark.jvm import qualify
 
 
@@ -29,7 +31,7 @@ def evaluate(
     Args:
         model: the path of the saved model, of an estimator or an ensemble.
         data: the rows; those with a null label are left out.
-        label: the column of the true classes or values.
+        label: the column of the true classes or values; a model that predicts arrays has its own labelCol as default.
         output: the JSON file of the metrics; default: not written.
         overwrite: replace an existing output.
     """
@@ -37,8 +39,13 @@ def evaluate(
         saved_models.check_output(spark, output, overwrite=overwrite)
         trained = saved_models.load(spark, model)
         rows = data.read(spark)
-        evaluation.check_label(rows, label)
-        measured = evaluation.measure(trained.transform(rows), label, saved_models.output_columns(trained))
+        measured: Any
+        if isinstance(trained, TorchModel) and trained.predicts_arrays:
+            several = trained.getLabelCol() if label == "label" else label
+            measured = trained.copy().setLabelCol(several).evaluate(rows)
+        else:
+            evaluation.check_label(rows, label)
+            measured = evaluation.measure(trained.transform(rows), label, saved_models.output_columns(trained))
         print(measured.text())
         if output is not None:
             figures: dict[str, Any] = {"model": model, "label": label, **measured.figures()}

@@ -65,6 +65,9 @@ def train(
             (model.write().overwrite() if overwrite else model.write()).save(output)
             print(f"saved {output}")
         if test is not None:
+            if getattr(model, "predicts_arrays", False):
+                print(model.evaluate(test.read(spark)).text())
+                return
             label, prediction = str(column(bases[0], "labelCol")), output_columns(model).prediction
             predictions = model.transform(test.read(spark))
             print(held_out(predictions, label, prediction, classes=kind_of(bases[0]) == "classifier"))

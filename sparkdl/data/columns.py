@@ -179,15 +179,31 @@ def _merge(one: InputColumn, two: InputColumn) -> InputColumn:
     return InputColumn(one.name, **fields, padding=one.padding if one.ragged else two.padding)
 
 
-def described(names: list[str], columns: list[InputColumn]) -> tuple[InputColumn, ...]:
-    """The input columns ``names``, with their descriptions in ``columns``, each of which describes another input."""
-    by_name = {column.name: column for column in columns}
-    if not by_name.keys() <= {*names} or len(by_name) < len(columns):
+def described(
+    names: list[str], columns: list[InputColumn], label: str | list[str] | None = None
+) -> tuple[InputColumn, ...]:
+    """The input columns ``names``, with their descriptions in ``columns``, which may also describe one label.
+
+    Raises:
+        InvalidInput: a column is described twice, or one that is no input and not the label.
+    """
+    by_name, labels = {column.name: column for column in columns}, {label} if isinstance(label, str) else set()
+    if not by_name.keys() <= {*names} | labels or len(by_name) < len(columns):
         raise InvalidInput(
-            f"columnSpecs describes {listed([column.name for column in columns])}; expected each column once, and only "
-            f"input columns, which are {listed(names)}."
+            f"columnSpecs describes {listed([column.name for column in columns])}; expected each column once, and "
+            f"only the label column or input columns, which are {listed(names)}."
         )
     return tuple(by_name.get(name, InputColumn(name)) for name in names)
+
+
+def check_one_length(columns: Sequence[InputColumn]) -> None:
+    """Raise InvalidInput if an input column is ragged, for a model that predicts a class for each token or pixel."""
+    ragged = [column.name for column in columns if column.ragged is not None]
+    if ragged:
+        raise InvalidInput(
+            f"column {ragged[0]!r} is ragged, and the model predicts a class for each token; expected rows of one "
+            "length. Pad short rows, and their labels by the loss's ignore_index, such as -100."
+        )
 
 
 def listed(names: Sequence[str]) -> str:

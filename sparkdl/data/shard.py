@@ -13,7 +13,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 
-_SCAN_ROWS = 1 << 20
+_SCAN_ROWS = 1 << 20  # with one label each
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,10 @@ class Shard:
         targets, weight = self.columns.targets, self.columns.weight
         terms: Tensor | None = None
         count = self._stored_rows()
-        for first in range(0, count, _SCAN_ROWS):
-            rows = slice(first, first + _SCAN_ROWS)
+        labels_per_row = max([1, *(numbers(self.tensors, column.name)[:1].numel() for column in targets)])
+        step = max(1, _SCAN_ROWS // labels_per_row)
+        for first in range(0, count, step):
+            rows = slice(first, first + step)
             labels: dict[str, Input] = {column.name: self.tensors[column.name][rows] for column in targets}
             target = target_of(labels, self.columns)
             values = None if target is None else denominators(target)

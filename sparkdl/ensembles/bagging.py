@@ -27,7 +27,7 @@ from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.base_learner import changed, check_column, column, kind_of, leaf, trains_in_task
+from sparkdl.ensembles.base_learner import changed, check_column, check_one_class, column, kind_of, leaf, trains_in_task
 from sparkdl.ensembles.combine.rules import Rule
 from sparkdl.ensembles.declarations import BaggingParams
 from sparkdl.ensembles.members.fit import fit_members
@@ -76,6 +76,7 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
     def _checked(self, dataset: DataFrame) -> Estimator[Any]:
         base: Estimator[Any] = self.getBase()
         kind = kind_of(base)
+        check_one_class([base], dataset)
         label = column(base, "labelCol")
         if kind == "classifier" and label is not None:
             advice = " Create the column before the ensemble, so that all members number the classes alike."

@@ -6,20 +6,26 @@ xgboost.spark, or a ``Pipeline`` that ends in one. Of a pipeline, the functions 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from pyspark.ml import Estimator, Pipeline, PipelineModel
 from pyspark.ml.classification import Classifier
+from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.param import Params
 from pyspark.ml.regression import Regressor
 from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.model import TorchModel
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.nested_params import within
 from sparkdl.rounds import is_algorithm
 from sparkdl.training.objective import OutputKind
+
+_ONE_CLASS = "ensembles expect members that predict one class or one number of a row, or the raw output of a model"
 
 
 def leaf(base: Params) -> Params:
@@ -49,6 +55,26 @@ def kind_of(base: Estimator[Any]) -> OutputKind:
     if isinstance(last, Regressor) or last.hasParam("predictionCol"):
         return "regressor"
     raise InvalidInput(f"base is a {type(last).__name__}, which has no predictionCol; expected one that predicts.")
+
+
+def check_one_class(bases: Sequence[Estimator[Any]], dataset: DataFrame) -> None:
+    """Raise InvalidInput if a base predicts several labels of a row: members vote for one class, or have one number."""
+    for base in bases:
+        last: Any = leaf(base)
+        kind = kind_of(base) if isinstance(last, TrainingParams) else "estimator"
+        label = column(base, "labelCol")
+        arrays = label in dataset.columns and isinstance(dataset.schema[str(label)].dataType, ArrayType | VectorUDT)
+        if kind == "multilabel":
+            raise InvalidInput(f"the base {base.uid} has multiLabel=True; {_ONE_CLASS}.")
+        if kind == "classifier" and arrays:
+            raise InvalidInput(f"label column {label!r} of the base {base.uid} has arrays; {_ONE_CLASS}.")
+
+
+def check_member(name: str, model: Params) -> None:
+    """Raise InvalidInput if a fitted classifier predicts several labels of a row; ``name`` is the member's."""
+    last: Any = leaf(model)
+    if isinstance(last, TorchModel) and last.predicts_arrays:
+        raise InvalidInput(f"{name} predicts an array of labels; {_ONE_CLASS}.")
 
 
 def value_of(base: Params, name: str) -> Any:

@@ -23,7 +23,7 @@ from pyspark.ml.param import Param, Params
 from pyspark.sql import DataFrame
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
-from sparkdl.ensembles.base_learner import check_column, column
+from sparkdl.ensembles.base_learner import check_column, check_one_class, column
 from sparkdl.ensembles.declarations import BestOfParams
 from sparkdl.ensembles.folds import Folds, summary
 from sparkdl.ensembles.members.driver_fits import in_threads
@@ -138,6 +138,7 @@ class BestOf(BestOfParams, EnsembleParams, Estimator[BestOfModel]):
                 "evaluator is not set; expected one of pyspark.ml.evaluation, as "
                 "BestOf(evaluator=RegressionEvaluator())."
             )
+        check_one_class(candidates, dataset)
         label = column(evaluator, "labelCol")
         # Pipelines may create their own label column.
         pipelines = any(isinstance(candidate, Pipeline) for candidate in candidates)

@@ -28,7 +28,7 @@ from pyspark.ml.param import Param, Params
 from pyspark.ml.tuning import CrossValidatorModel, TrainValidationSplitModel
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.base_learner import leaf
+from sparkdl.ensembles.base_learner import check_member, leaf
 from sparkdl.ensembles.combine.rules import RULES, VOTES, Combining, Rule
 from sparkdl.ensembles.combine.sql import SqlCombiner
 from sparkdl.ensembles.combine.vmap import VmapFactory
@@ -212,6 +212,7 @@ def _check_member(index: int, model: Any, rule: Rule) -> None:
     last: Any = leaf(model)
     if not isinstance(model, Model) or not last.hasParam("predictionCol"):
         raise InvalidInput(f"member {index} is a {type(model).__name__}; expected a fitted model that predicts.")
+    check_member(f"member {index}", model)
     if rule not in VOTES:
         return
     number = (isinstance(last, TorchModel) and last._kind != "classifier") or (

@@ -24,7 +24,7 @@ from pyspark.ml.regression import LinearRegression
 from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import listed
-from sparkdl.ensembles.base_learner import changed, check_column, kind_of, leaf, value_of
+from sparkdl.ensembles.base_learner import changed, check_column, check_one_class, kind_of, leaf, value_of
 from sparkdl.ensembles.declarations import StackingParams
 from sparkdl.ensembles.folds import Folds, summary
 from sparkdl.ensembles.members.fit import fit_members
@@ -181,6 +181,7 @@ class Stacking(StackingParams, EnsembleParams, Estimator[StackingModel]):
         if not bases:
             raise InvalidInput(f"bases is {bases}; expected at least one estimator, as Stacking(bases=[...]).")
         kinds = set(map(kind_of, bases))
+        check_one_class(self.bases(), dataset)
         if len(kinds) > 1:
             raise InvalidInput(
                 f"bases are of several kinds: {', '.join(f'{base.uid} is a {kind_of(base)}' for base in bases)}; "

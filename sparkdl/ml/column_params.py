@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from pyspark.ml.param import Param, Params
 from pyspark.sql import DataFrame
 from torch import nn
 
-from sparkdl.data.columns import InputColumn, listed
+from sparkdl.data.columns import InputColumn, described, listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.param_declaration import ValidatedParams
 from sparkdl.spark.columns import same_names
@@ -84,6 +85,35 @@ class InputColumnParams(ValidatedParams):
 
     inputCols: Param[list[str]]
     featuresCol: Param[str]
+    labelCol: Param[str | list[str] | None]
+    columnSpecs: Param[list[InputColumn]]
+
+    def described_inputs(self) -> tuple[InputColumn, ...]:
+        """The input columns, with their descriptions in ``columnSpecs``.
+
+        Raises:
+            InvalidInput: ``columnSpecs`` describes a column twice, or one that is no input and not the label.
+        """
+        label = self.getOrDefault(self.labelCol)
+        return described(self.getInputCols(), self.getOrDefault(self.columnSpecs), label)
+
+    def described_label(self, name: str, dtype: str | None) -> InputColumn:
+        """The label column, of this dtype, with the shape or the decode function of its description.
+
+        Raises:
+            InvalidInput: the description has another dtype, or is ragged.
+        """
+        specs = [] if name in self.getInputCols() else self.getOrDefault(self.columnSpecs)
+        spec = next((column for column in specs if column.name == name), InputColumn(name))
+        if spec.ragged is not None:
+            raise InvalidInput(
+                f"label column {name!r} is ragged; expected one length, since only inputs can be ragged."
+            )
+        if None not in (dtype, spec.dtype) and spec.dtype != dtype:
+            raise InvalidInput(
+                f"columnSpecs describes label column {name!r} with dtype={spec.dtype!r}; expected none, or {dtype!r}."
+            )
+        return replace(spec, dtype=dtype or spec.dtype)
 
     def _copyValues(self, to: Copied, extra: dict[Param[Any], Any] | None = None) -> Copied:
         copied = super()._copyValues(to, extra)

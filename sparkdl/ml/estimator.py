@@ -7,17 +7,18 @@ import time
 import warnings
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from pyspark.sql import DataFrame
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from sparkdl.data.columns import Columns, InputColumn, described, listed
+from sparkdl.data.columns import Columns, InputColumn, listed
 from sparkdl.data.transforms import AssembledInputs, Collate
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.checkpointing import previous_workers
 from sparkdl.ml.column_params import check_arguments
+from sparkdl.ml.derived_columns.label_columns import check_label_type, target_columns, valid_labels
 from sparkdl.ml.derived_columns.rows import DerivedColumns
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
@@ -42,7 +43,7 @@ from sparkdl.spark.warm_up import warm_up
 from sparkdl.telemetry.bottlenecks import with_startup
 from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
-from sparkdl.training.loss import as_module
+from sparkdl.training.loss import LossFunction, as_module
 from sparkdl.training.monitored_value import check_monitor
 from sparkdl.training.objective import ModelFactory, Objective, OutputKind
 from sparkdl.training.optimizers import optimizer_factory
@@ -58,7 +59,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         InvalidInput: a Param has an invalid value.
     """
 
-    _kind: ClassVar[OutputKind] = "estimator"
+    @property
+    def _kind(self) -> OutputKind:
+        return "estimator"
 
     def _take(self, values: dict[str, Any]) -> None:
         super()._take(values)
@@ -111,6 +114,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
                 f"device is {device!r}, but the tasks of {type(strategy).__name__} run on CPUs; expected 'cpu', or a "
                 "strategy of a gang, such as AllReduce()."
             )
+        check_label_type(self, self._kind, dataset)
         training, run = self.training(), Run(self.run_directory(dataset, derived.columns))
         rows = derived.read(dataset)
         return FitSpec(
@@ -181,7 +185,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             factory=factory.factory if isinstance(factory, WarmStart) else factory,
             kind=self._kind,
             precision=self.getPrecision(),
-            probabilities=self._kind == "classifier" and isinstance(as_module(self.getLoss()), nn.BCELoss),
+            probabilities=self._kind != "estimator" and isinstance(as_module(self.getLoss()), nn.BCELoss),
             **vars(fitted),
         )
         # As in pyspark: transform() accepts a map with Params of the estimator, so the model takes over its uid.
@@ -203,8 +207,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
                 f"class, as in model={type(model).__name__}, or no modelArgs."
             )
         if self.getCollate() is None:
-            inputs = described(self.getInputCols(), self.getColumnSpecs())
-            check_arguments(model, inputs, assembled=self.getAssembleInputs())
+            check_arguments(model, self.described_inputs(), assembled=self.getAssembleInputs())
         metrics, in_rounds = self.getMetrics(), is_algorithm(self.getStrategy())
         check_monitor(self.getMonitor(), metrics, validated=self._is_validated, in_rounds=in_rounds)
         objective = Objective(
@@ -260,8 +263,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
 
         floating = self._floating
         return Columns(
-            inputs=described(self.getInputCols(), self.getColumnSpecs()),
-            target=self._target(floating),
+            inputs=self.described_inputs(),
+            target=target_columns(self, self._kind, floating),
             weight=column(self.getWeightCol(), floating),
             validation=column(self.getValidationIndicatorCol(), "bool"),
             row_id=column(self.getIdCol(), "int64"),
@@ -274,7 +277,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         Raises:
             InvalidInput: the inputs are assembled, and one of them is ragged.
         """
-        ragged = [column.name for column in self.getColumnSpecs() if column.ragged is not None]
+        ragged = [column.name for column in self.described_inputs() if column.ragged is not None]
         if self.getAssembleInputs() and ragged:
             raise InvalidInput(f"assembleInputs is True and {listed(ragged)} is ragged; expected rows of one length.")
         return AssembledInputs.around(self.getCollate(), assembled=self.getAssembleInputs(), floating=self._floating)
@@ -293,35 +296,17 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         """Whether a fit has validation rows."""
         return self.getValidationIndicatorCol() is not None or self.getValidationFraction() is not None
 
-    def _target(self, floating: str) -> InputColumn | tuple[InputColumn, ...] | None:
-        label = self.getLabelCol()
-        one_number = self._kind == "regressor" or (self._kind == "classifier" and self._is_binary())
-        if isinstance(label, list):
-            if len(label) > 1 and one_number:
-                raise InvalidInput(
-                    f"labelCol is {label}; expected one column: a {self._kind} with {self.getLoss()} predicts one "
-                    "number a row. TorchEstimator takes several labels and predicts arrays."
-                )
-            return tuple(InputColumn(name, floating) for name in label)
-        if label is None:
-            return None
-        return InputColumn(label, None if self._kind == "estimator" else floating if one_number else "int64")
-
     @property
     def _floating(self) -> str:
         return "float64" if self.getPrecision() == "fp64" else "float32"
 
-    def _is_binary(self) -> bool:
-        return isinstance(as_module(self.getLoss()), nn.BCELoss | nn.BCEWithLogitsLoss)
-
     def classes(self) -> Classes | None:
-        """The classes that labels are checked against, from the Params; None if labels are no class indices."""
-        if self.getNumClasses() is not None:
-            warnings.warn(
-                f"numClasses is ignored: this {type(self).__name__} is no classifier with one label column.",
-                stacklevel=4,
-            )
-        return None
+        """The labels that are valid, from the Params; None if any number is.
+
+        Raises:
+            InvalidInput: Params contradict each other.
+        """
+        return valid_labels(self, self._kind)
 
     def _descriptions(self) -> dict[str, Any]:
         free = self.names_outside(Scope.RUN)
@@ -342,21 +327,28 @@ class TorchClassifier(DistributedEstimator):
     The module returns one score per class, ``[B, classes]``, or with ``BCEWithLogitsLoss`` one score, ``[B]`` or
     ``[B, 1]``; with ``BCELoss`` this is the probability of class 1. Several label columns hold the probabilities of the
     classes. The fitted model writes ``rawPrediction`` and ``probability`` vectors, and ``prediction``, a double.
+
+    Token classes: for labels ``[B, d1, ...]``, an array column, the module returns scores ``[B, classes, d1, ...]``, as
+    ``nn.CrossEntropyLoss`` takes them. ``prediction`` is a nested array ``[d1, ...]`` of doubles, ``rawPrediction`` and
+    ``probability`` are nested arrays ``[d1, ..., classes]``.
+
+    Independent labels, ``multiLabel=True``: labels are numbers in [0, 1], in several columns or an array column. The
+    module returns scores ``[B, labels]``, or with ``BCELoss`` probabilities; the default loss is ``BCEWithLogitsLoss``.
+    ``rawPrediction`` and ``probability`` are vectors with a number for each label, and ``prediction`` is an array of
+    doubles, 1 if the probability exceeds the label's threshold, by default 0.5, else 0.
     """
 
-    _kind: ClassVar[OutputKind] = "classifier"
     loss = with_default(TrainingParams.loss, nn.CrossEntropyLoss())
 
-    def classes(self) -> Classes | None:
-        """The number of classes and the loss's ``ignore_index``; None if there are several label columns."""
-        if not isinstance(self.getLabelCol(), str):
-            return super().classes()
-        count = self.getNumClasses()
-        if self._is_binary():
-            if count not in (None, 2):
-                raise InvalidInput(f"numClasses is {count}; expected 2: {self.getLoss()} is for two classes.")
-            count = 2
-        return Classes(count, getattr(as_module(self.getLoss()), "ignore_index", None))
+    @property
+    def _kind(self) -> OutputKind:
+        return "multilabel" if self.getMultiLabel() else "classifier"
+
+    def getLoss(self) -> LossFunction | nn.Module:
+        """Value of ``loss``; if it is not set and ``multiLabel`` is True, ``nn.BCEWithLogitsLoss()``."""
+        if self.getMultiLabel() and not self.isSet(self.loss):
+            return nn.BCEWithLogitsLoss()
+        return super().getLoss()
 
 
 class TorchRegressor(DistributedEstimator):
@@ -365,5 +357,8 @@ class TorchRegressor(DistributedEstimator):
     The module returns ``[B]`` or ``[B, 1]``. The fitted model writes ``prediction``, a double.
     """
 
-    _kind: ClassVar[OutputKind] = "regressor"
     loss = with_default(TrainingParams.loss, nn.MSELoss())
+
+    @property
+    def _kind(self) -> OutputKind:
+        return "regressor"

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass
+from functools import reduce
 from itertools import chain
+from operator import and_
 from typing import Any
 
 from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.functions import vector_to_array
-from pyspark.sql import DataFrame
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, NumericType
+from pyspark.sql.types import ArrayType, BooleanType, NumericType
 
+from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import col
 
@@ -105,6 +109,42 @@ class ClassifierMetrics:
 
 
 @dataclass(frozen=True)
+class MultilabelMetrics:
+    """Metrics of independent labels, as scikit-learn computes them. A NaN prediction is wrong, and not positive.
+
+    Attributes:
+        rows: number of rows with labels.
+        subset_accuracy: the share of rows whose labels are all predicted.
+        accuracy: for each label, the share of rows with the right prediction.
+        f1: for each label, 2 TP / (2 TP + FP + FN); 0 if it is neither true nor predicted in any row.
+        micro_f1: the same of the counts of all labels together.
+    """
+
+    rows: int
+    subset_accuracy: float
+    accuracy: list[float]
+    f1: list[float]
+    micro_f1: float
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean of ``f1`` over the labels."""
+        return sum(self.f1) / len(self.f1)
+
+    def figures(self) -> dict[str, Any]:
+        """The metrics as JSON values."""
+        return asdict(self) | {"macro_f1": self.macro_f1}
+
+    def text(self) -> str:
+        """The metrics of all labels, and of each if they are few."""
+        lines = [f"subset accuracy {self.subset_accuracy:.4f} ({self.rows} rows)"]
+        lines += [f"micro F1 {self.micro_f1:.4f}", f"macro F1 {self.macro_f1:.4f}"]
+        pairs = list(zip(self.accuracy, self.f1, strict=True)) if len(self.f1) <= MOST_CLASSES else []
+        lines += [f"label {index}: accuracy {right:.4f}, F1 {f1:.4f}" for index, (right, f1) in enumerate(pairs)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
 class RegressorMetrics:
     """Metrics of a regressor's predictions.
 
@@ -164,6 +204,66 @@ def measure(
     return measured
 
 
+def measure_labels(predictions: DataFrame, label: str | list[str], columns: OutputColumns) -> MultilabelMetrics:
+    """Compute the metrics of independent labels, in an array column or several columns, over the rows that have them.
+
+    Raises:
+        InvalidInput: a label column is missing, a label is neither 0 nor 1, or no row has labels.
+    """
+    names = [label] if isinstance(label, str) else label
+    arrays = [_doubles(predictions, name) for name in names]
+    present = [col(name).isNotNull() for name in names]
+    true, predicted = F.concat(*arrays).alias("true"), col(columns.prediction).alias("predicted")
+    rows = predictions.where(reduce(and_, present)).select(true, predicted)
+    exact = (F.col("true") == F.col("predicted")).alias("exact")
+    pairs = rows.select(exact, F.posexplode(F.arrays_zip("true", "predicted")).alias("label", "pair"))
+    true, predicted = F.col("pair.true"), F.col("pair.predicted")
+    binary = F.coalesce(true.isin(0.0, 1.0) & predicted.isNotNull(), F.lit(False))
+    counted = {
+        "rows": F.count("*"),
+        "exact": F.count_if("exact"),
+        "binary": F.count_if(binary),
+        "correct": F.count_if(true == predicted),
+        "both": F.count_if((true == 1) & (predicted == 1)),
+        "positive": F.count_if(true == 1) + F.count_if(predicted == 1),
+    }
+    counts = pairs.groupBy("label").agg(*(count.alias(name) for name, count in counted.items())).orderBy("label")
+    figures = counts.collect()
+    if not figures:
+        raise InvalidInput(f"no row has labels in {listed(names)}; expected some.")
+    if any(row["binary"] < figures[0]["rows"] for row in figures):
+        raise InvalidInput(f"labels of {listed(names)} are not 0 or 1, or not as many as predictions; expected both.")
+    both, positive = ([row[name] for row in figures] for name in ("both", "positive"))
+    return MultilabelMetrics(
+        figures[0]["rows"],
+        figures[0]["exact"] / figures[0]["rows"],
+        [row["correct"] / row["rows"] for row in figures],
+        [2 * pair / max(number, 1) for pair, number in zip(both, positive, strict=True)],
+        2 * sum(both) / max(sum(positive), 1),
+    )
+
+
+def measure_tokens(predictions: DataFrame, label: str, columns: OutputColumns, classes: int) -> ClassifierMetrics:
+    """Compute the metrics of the classes of tokens or pixels over all labels from 0 to ``classes - 1``.
+
+    Raises:
+        InvalidInput: a row has another number of labels than of predictions, a prediction is NaN, or there is no label.
+    """
+    true = _doubles(predictions, label).alias("true")
+    rows = predictions.where(col(label).isNotNull()).select(true, _doubles(predictions, columns.prediction).alias("p"))
+    pairs = rows.select(F.explode(F.arrays_zip("true", "p")).alias("pair")).groupBy("pair.true", "pair.p").count()
+    counted = [tuple(row) for row in pairs.collect()]
+    if any(predicted is None or true is None or math.isnan(predicted) for true, predicted, _ in counted):
+        raise InvalidInput(
+            f"rows of {label} have another number of labels than of predictions, nulls, or predictions that are NaN; "
+            "expected a label and a class for each token or pixel."
+        )
+    counts = {(int(true), int(predicted)): number for true, predicted, number in counted if 0 <= true < classes}
+    if not counts:
+        raise InvalidInput(f"no row has a label from 0 to {classes - 1} in the column {label}; expected some.")
+    return ClassifierMetrics(counts)
+
+
 def held_out(predictions: DataFrame, label: str, prediction: str, *, classes: bool) -> str:
     """The accuracy of a classifier, or the root mean squared error of a regressor, as text."""
     columns: dict[str, Any] = {"labelCol": label, "predictionCol": prediction}
@@ -179,6 +279,24 @@ def count(predictions: DataFrame, label: str, columns: OutputColumns) -> Counts:
     rows = _labelled(predictions, label, columns)
     pairs = rows.groupBy(_class(label), _class(columns.prediction)).count().collect()
     return {(true, predicted): number for true, predicted, number in pairs}
+
+
+def _doubles(rows: DataFrame, name: str) -> Column:
+    """The numbers of a column, a vector, or nested arrays, as one array of doubles."""
+    if name not in rows.columns:
+        raise InvalidInput(f"label is {name!r}; expected one of the columns {', '.join(rows.columns)}.")
+    kind, values = rows.schema[name].dataType, col(name)
+    if isinstance(kind, VectorUDT):
+        return vector_to_array(values)
+    if isinstance(kind, ArrayType):
+        while isinstance(kind.elementType, ArrayType):
+            kind, values = kind.elementType, F.flatten(values)
+        kind = kind.elementType
+    else:
+        values = F.array(values)
+    if not isinstance(kind, NumericType | BooleanType):
+        raise InvalidInput(f"the label {name} has values of type {kind.simpleString()}; expected numbers.")
+    return values.cast("array<double>")
 
 
 def _labelled(predictions: DataFrame, label: str, columns: OutputColumns) -> DataFrame:

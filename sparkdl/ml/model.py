@@ -12,7 +12,15 @@ from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.ml.evaluation import ClassifierMetrics, OutputColumns, RegressorMetrics, measure
+from sparkdl.ml.evaluation import (
+    ClassifierMetrics,
+    MultilabelMetrics,
+    OutputColumns,
+    RegressorMetrics,
+    measure,
+    measure_labels,
+    measure_tokens,
+)
 from sparkdl.ml.inference.broadcast import ModelBroadcast
 from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.inference.predictor import Predictor
@@ -40,8 +48,10 @@ class TorchModel(OutputParams, Saveable, Model):
         precision: the precision of the training.
         history: as the attribute.
         report: as the attribute.
-        output: the shape of one row of the module's output; None if unknown.
-        probabilities: whether a classifier's module returns the probability of class 1, as ``nn.BCELoss`` needs it.
+        output: the shape of one row of the module's output, such as ``[classes, height, width]``; None if unknown, then
+            a classifier predicts one class per row.
+        probabilities: whether a classifier's module returns the probability of class 1, or of each independent label,
+            as ``nn.BCELoss`` needs it.
         signature: the shape of a row and the dtype's name of each input, such as ``([28, 28], "float32")``; an export
             needs it. None if unknown.
 
@@ -75,9 +85,19 @@ class TorchModel(OutputParams, Saveable, Model):
         """The number of a classifier's classes; None if the output's shape is unknown."""
         if self._kind != "classifier":
             raise AttributeError(f"the model of a {self._kind} has no classes.")
-        if self._trained.output is None:
-            return None
-        return 2 if self._trained.scalar else self._trained.output[-1]
+        return self._trained.num_outputs
+
+    @property
+    def numLabels(self) -> int | None:
+        """The number of a multi-label classifier's labels; None if the output's shape is unknown."""
+        if self._kind != "multilabel":
+            raise AttributeError(f"the model of a {self._kind} has no independent labels.")
+        return self._trained.num_outputs
+
+    @property
+    def predicts_arrays(self) -> bool:
+        """Whether a classifier's prediction of a row is an array: of independent labels, or of classes of tokens."""
+        return self._kind == "multilabel" or self._trained.dims > 0
 
     @property
     def _kind(self) -> OutputKind:
@@ -93,14 +113,15 @@ class TorchModel(OutputParams, Saveable, Model):
         parameters = sum(parameter.numel() for parameter in self.module().parameters())
         return TrainingSummary.of(self.history, self.report, parameters)
 
-    def evaluate(self, dataset: DataFrame) -> ClassifierMetrics | RegressorMetrics:
+    def evaluate(self, dataset: DataFrame) -> ClassifierMetrics | MultilabelMetrics | RegressorMetrics:
         """Compute the metrics of the predictions over the rows that have a label in ``labelCol``.
 
-        A classifier needs its ``probabilityCol`` for the log loss and the AUC.
+        A classifier needs its ``probabilityCol`` for the log loss and the AUC. Of tokens or pixels, each with a label
+        from 0 to ``numClasses - 1`` counts, and there is no log loss; other labels, such as -100, are left out.
 
         Raises:
-            InvalidInput: the model is neither a classifier nor a regressor, ``labelCol`` is not one numeric column, or
-                no row has a label.
+            InvalidInput: the model is neither a classifier nor a regressor, ``labelCol`` is no column of such labels,
+                or no row has a label.
         """
         label = self.getLabelCol()
         if self._kind == "estimator":
@@ -108,9 +129,13 @@ class TorchModel(OutputParams, Saveable, Model):
                 "the model of a TorchEstimator has no metrics of its own; expected the model of a TorchClassifier or a "
                 "TorchRegressor. The estimator's metrics are in model.history."
             )
+        columns, classes = OutputColumns(self.getPredictionCol(), self.getProbabilityCol()), self._kind == "classifier"
+        if self._kind == "multilabel" and label is not None:
+            return measure_labels(self.transform(dataset), label, columns)
         if not isinstance(label, str):
             raise InvalidInput(f"labelCol is {label}; expected one column, as in model.setLabelCol('label').")
-        columns, classes = OutputColumns(self.getPredictionCol(), self.getProbabilityCol()), self._kind == "classifier"
+        if self._trained.dims:
+            return measure_tokens(self.transform(dataset), label, columns, self.numClasses or 0)
         return measure(self.transform(dataset), label, columns, classes=classes)
 
     def predict(self, data: Any) -> Any:
@@ -205,14 +230,14 @@ class TorchModel(OutputParams, Saveable, Model):
         return values | {"inputCols": self.getInputCols()}
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        vectors = [self.rawPredictionCol, self.probabilityCol] if self._kind == "classifier" else []
+        classifies = self._kind in ("classifier", "multilabel")
+        vectors = [self.rawPredictionCol, self.probabilityCol] if classifies else []
         check_frame(dataset)
         self.check_free(dataset, [self.predictionCol, *vectors])
-        if self._kind != "classifier" and self.getThresholds() is not None:
+        if not classifies and self.getThresholds() is not None:
             warnings.warn(f"thresholds is ignored: this model is a {self._kind}, not a classifier.", stacklevel=3)
-        classes = self.numClasses if self._kind == "classifier" else None
-        names = output_names(self._values())
-        return with_outputs(dataset, self._scorer(), self._shipment, names, classes)
+        names, size = output_names(self._values()), self._trained.num_outputs if classifies else None
+        return with_outputs(dataset, self._scorer(), self._shipment, names, size)
 
 
 def _write_new(path: str, content: Callable[[], bytes]) -> None:

@@ -70,7 +70,10 @@ class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol
     """Output columns of a model."""
 
     thresholds: Param[list[float] | None] = param(
-        "one per class; the prediction has the largest probability / threshold; None for 1 each", to_thresholds, None
+        "one per class; the prediction has the largest probability / threshold; None for 1 each. With multiLabel one "
+        "per label; a prediction is 1 if the probability exceeds it; None for 0.5 each",
+        to_thresholds,
+        None,
     )
     predictionCol: Param[str] = param(
         "column of the predicted class or value, or of the raw output", to_string, "prediction"
@@ -94,7 +97,9 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
         "label column, or several, side by side [B, labels]; None if the target is the first input", to_labels, "label"
     )
     columnSpecs: Param[list[InputColumn]] = param(
-        "details of input columns that the schema lacks: a list of sparkdl.data.InputColumn", to_columns, []
+        "details of input columns, and of the label column, that the schema lacks: a list of sparkdl.data.InputColumn",
+        to_columns,
+        [],
     )
     assembleInputs: Param[bool] = param(
         "whether forward() gets one argument, all input columns side by side [B, numbers]", to_boolean, False
@@ -272,6 +277,12 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     microBatches: Param[int] = param("micro-batches of each worker per step", at_least(1), 1, _NOT_IN_ROUNDS)
     numClasses: Param[int | None] = param(
         "number of classes, which bounds labels; None takes the width of the model's output", at_least(2), None
+    )
+    multiLabel: Param[bool] = param(
+        "whether a TorchClassifier's labels are independent, each 0 or 1, in several columns or an array column; the "
+        "default loss then is nn.BCEWithLogitsLoss()",
+        to_boolean,
+        False,
     )
     patience: Param[int | None] = param(
         "epochs, or rounds, without a better value of monitor before training ends; None trains all epochs",

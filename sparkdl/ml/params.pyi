@@ -138,6 +138,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     maxGradNorm: Param[float | None]
     microBatches: Param[int]
     numClasses: Param[int | None]
+    multiLabel: Param[bool]
     patience: Param[int | None]
     monitor: Param[str | None]
     monitorMode: Param[str]
@@ -177,6 +178,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         maxGradNorm: float | None = None,
         microBatches: int = 1,
         numClasses: int | None = None,
+        multiLabel: bool = False,
         patience: int | None = None,
         monitor: str | None = None,
         monitorMode: str = "auto",
@@ -241,6 +243,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         maxGradNorm: float | None = None,
         microBatches: int = 1,
         numClasses: int | None = None,
+        multiLabel: bool = False,
         patience: int | None = None,
         monitor: str | None = None,
         monitorMode: str = "auto",
@@ -330,6 +333,8 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     def setMicroBatches(self, value: int) -> Self: ...
     def getNumClasses(self) -> int | None: ...
     def setNumClasses(self, value: int | None) -> Self: ...
+    def getMultiLabel(self) -> bool: ...
+    def setMultiLabel(self, value: bool) -> Self: ...
     def getPatience(self) -> int | None: ...
     def setPatience(self, value: int | None) -> Self: ...
     def getMonitor(self) -> str | None: ...

@@ -15,7 +15,7 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.training.dataloader import check_split
-from sparkdl.training.labels import Classes, are_classes, check_bounds, label_bounds
+from sparkdl.training.labels import Classes, are_valid, check_bounds, label_bounds
 from sparkdl.training.objective import Objective, OutputKind, trained
 from sparkdl.training.trial import trial_batch, try_evaluation, try_model
 
@@ -46,13 +46,13 @@ class InspectShard:
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Inspect a shard."""
         validation = 0 if shard.columns.validation is None else len(shard.split()[1])
-        bounds = None if self.classes is None else label_bounds(shard, self.classes)
+        bounds = {} if self.classes is None else label_bounds(shard, self.classes)
         note = {"fingerprint": str(fingerprint(shard)), "rows": (shard.rows - validation, validation), "bounds": bounds}
         shard = as_only_shard(shard, self.objective.criterion())
         parts = (shard,) if shard.columns.validation is None else (shard.subset(rows, ()) for rows in shard.split())
         masses = {"columns": shard.columns, "mass": [part.mass() for part in parts]}
-        # Of labels that are no classes, the driver raises for all shards together.
-        labelled = self.classes is None or are_classes(bounds, self.classes)
+        # Of invalid labels, the driver raises for all shards together.
+        labelled = self.classes is None or are_valid(bounds, self.classes)
         return {}, note | masses | self._try_model(shard, labelled=labelled)
 
     def _try_model(self, shard: Shard, *, labelled: bool) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:
     training, validation = (tuple(note["rows"][kind] for note in notes) for kind in (0, 1))
     columns: Columns = notes[0]["columns"]
     if work.classes is not None:
-        check_bounds([note["bounds"] for note in notes], columns, work.classes)
+        check_bounds([note["bounds"] for note in notes], work.classes)
     mass, *held_out = (sum(masses) for masses in zip(*(note["mass"] for note in notes), strict=True))
     check_split(sum(training), None if columns.validation is None else sum(validation), mass, sum(held_out))
     inputs, output = ([note[name] for note in notes if note[name] is not None] for name in ("inputs", "output"))

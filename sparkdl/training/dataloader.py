@@ -44,7 +44,7 @@ class Rows:
         self._group, self.shard = group, shard
         if training.classes is not None:
             bounds = group.gather(label_bounds(shard, training.classes))
-            check_bounds(bounds, shard.columns, training.classes)
+            check_bounds(bounds, training.classes)
         criterion = training.objective.criterion()
         shard, self.validation = _split(shard.with_denominators(criterion.denominators), group)
         self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle, training.drop_last)

@@ -1,4 +1,4 @@
-"""Checks of class labels before the first step, so that an invalid label fails early."""
+"""Checks of labels before the first step, so that an invalid label fails early."""
 
 from __future__ import annotations
 
@@ -7,49 +7,76 @@ from dataclasses import dataclass
 
 import torch
 
-from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.data.shard import Shard, converted
+from sparkdl.data.columns import InputColumn
+from sparkdl.data.shard import Shard, converted, numbers
 from sparkdl.errors import InvalidInput
 
-_CHUNK = 1 << 20  # rows per scan
+_CHUNK = 1 << 20  # labels per scan
+
+LabelBounds = dict[str, tuple[float, float]]
+"""The smallest and the largest label by column."""
 
 
 @dataclass(frozen=True)
 class Classes:
-    """Valid class labels."""
+    """Valid labels of a classifier.
 
-    count: int | None = None  # None if only the model knows it
-    ignored: int | None = None  # ``ignore_index`` of the loss; None if it ignores no label
+    Attributes:
+        count: number of classes; None if only the model knows it.
+        ignored: ``ignore_index`` of the loss; None if it ignores no label.
+        independent: whether a row has several labels, each a number in [0, 1], and no class index.
+    """
+
+    count: int | None = None
+    ignored: int | None = None
+    independent: bool = False
 
 
-def label_bounds(shard: Shard, classes: Classes) -> tuple[int, int] | None:
-    """Smallest and largest class index of a shard; None without labels, or with several target columns."""
-    target, bounds = shard.columns.target, list[tuple[int, int]]()
-    if isinstance(target, InputColumn):
-        for labels in torch.split(converted(shard.tensors, target), _CHUNK):
+def label_bounds(shard: Shard, classes: Classes) -> LabelBounds:
+    """The bounds of a shard's labels; of several columns only if they are independent, and without ignored labels."""
+    bounds = LabelBounds()
+    checked = shard.columns.targets if classes.independent or isinstance(shard.columns.target, InputColumn) else ()
+    for column in checked:
+        stored = numbers(shard.tensors, column.name)
+        each = max(1, _CHUNK * len(stored) // max(1, stored.numel()))  # a row may have many labels
+        for piece in torch.split(stored, each):
+            labels = converted({column.name: piece}, column)
             valid = labels if classes.ignored is None else labels[labels != classes.ignored]
             if valid.numel():
-                bounds.append((int(valid.min()), int(valid.max())))
-    return (min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else None
+                low, high = bounds.get(column.name, (valid.min().item(),) * 2)
+                bounds[column.name] = min(low, valid.min().item()), max(high, valid.max().item())
+    return bounds
 
 
-def are_classes(bounds: tuple[int, int] | None, classes: Classes) -> bool:
-    """Whether labels with these bounds are class indices; without labels they are."""
-    return bounds is None or (bounds[0] >= 0 and (classes.count is None or bounds[1] < classes.count))
+def are_valid(bounds: LabelBounds, classes: Classes) -> bool:
+    """Whether labels with these bounds are valid; without labels they are."""
+    most = 1 if classes.independent else float("inf") if classes.count is None else classes.count - 1
+    return all(low >= 0 and high <= most for low, high in bounds.values())
 
 
-def check_bounds(bounds: Sequence[tuple[int, int] | None], columns: Columns, classes: Classes) -> None:
-    """Raise InvalidInput if a label is below 0 or too large, or if all are equal; by ``label_bounds`` of each shard."""
-    target, pairs = columns.target, [pair for pair in bounds if pair is not None]
-    if not pairs or not isinstance(target, InputColumn):
-        return
-    least, most = min(low for low, _ in pairs), max(high for _, high in pairs)
-    count = classes.count
-    if not are_classes((least, most), classes):
-        end = "" if count is None else f" to {count - 1}, since there are {count} classes"
-        raise InvalidInput(
-            f"label column {target.name!r} holds {least if least < 0 else most}; expected class indices from 0{end}. "
-            "pyspark.ml.feature.StringIndexer makes class indices from any labels."
+def check_bounds(shards: Sequence[LabelBounds], classes: Classes) -> None:
+    """Raise InvalidInput if a label is invalid, or if all rows have one class; by ``label_bounds`` of each shard."""
+    for name in {name: None for bounds in shards for name in bounds}:
+        pairs = [bounds[name] for bounds in shards if name in bounds]
+        least, most = min(low for low, _ in pairs), max(high for _, high in pairs)
+        if not are_valid({name: (least, most)}, classes):
+            raise InvalidInput(
+                f"label column {name!r} holds {_text(least if least < 0 else most)}; {_expected(classes)}"
+            )
+        if least == most and not classes.independent:
+            raise InvalidInput(
+                f"label column {name!r} holds {_text(least)} in every row; expected at least two classes."
+            )
+
+
+def _text(label: float) -> str:
+    return str(int(label) if label == int(label) else label)
+
+
+def _expected(classes: Classes) -> str:
+    if classes.independent:
+        return (
+            "expected numbers from 0 to 1, since multiLabel is True: each is the probability of a label, mostly 0 or 1."
         )
-    if least == most:
-        raise InvalidInput(f"label column {target.name!r} holds {least} in every row; expected at least two classes.")
+    end = "" if classes.count is None else f" to {classes.count - 1}, since there are {classes.count} classes"
+    return f"expected class indices from 0{end}. pyspark.ml.feature.StringIndexer makes class indices from any labels."

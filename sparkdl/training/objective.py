@@ -26,8 +26,8 @@ ModelFactory = Callable[[], nn.Module]
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 SchedulerFactory = Callable[..., Any]
 
-OutputKind = Literal["estimator", "classifier", "regressor"]
-"""The output of an estimator's model: any tensor, class scores, or a number."""
+OutputKind = Literal["estimator", "classifier", "multilabel", "regressor"]
+"""The output of an estimator's model: any tensor, class scores, scores of independent labels, or a number."""
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 INTERVALS = ("epoch", "step")

@@ -21,7 +21,9 @@ from sparkdl.training.objective import Objective, OutputKind, forward
 _ROWS = 32  # of the trial; a loss may need several, such as the largest few
 _EXPECTED = {
     "estimator": "expected one tensor [B, ...]",
-    "classifier": "a classifier's model returns scores [B, classes], [B] or [B, 1]",
+    "classifier": "a classifier's model returns scores [B, classes], [B] or [B, 1], or for labels [B, d1, ...] scores "
+    "[B, classes, d1, ...]",
+    "multilabel": "a multi-label classifier's model returns scores [B, labels]",
     "regressor": "a regressor's model returns numbers [B] or [B, 1]",
 }
 
@@ -60,6 +62,8 @@ def try_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple
                 buffer.copy_(before[name])
     if kind is not None:
         check_output(output, batch.rows, kind)
+        if kind == "classifier" and output.dim() > 2:
+            _check_labels(output, batch.target)
     shape = list(output.shape[1:]) if isinstance(output, Tensor) else None
     return output, {"inputs": _row_shapes(batch.inputs), "output": shape}
 
@@ -77,7 +81,13 @@ def check_output(output: Any, rows: int, kind: OutputKind) -> None:
     """Raise InvalidInput unless the output of ``rows`` rows can be scored."""
     if isinstance(output, Tensor) and output.dim() and len(output) == rows:
         single = output.dim() == 1 or (output.dim() == 2 and output.shape[1] == 1)
-        if single or kind == "estimator" or (kind == "classifier" and output.dim() == 2):
+        valid = {
+            "estimator": True,
+            "classifier": single or (output.dim() > 1 and output.shape[1] > 1),
+            "multilabel": output.dim() == 2,
+            "regressor": single,
+        }
+        if valid[kind]:
             return
     advice = "" if kind == "estimator" else " TorchEstimator takes any tensor."
     if not isinstance(output, Tensor):
@@ -86,6 +96,18 @@ def check_output(output: Any, rows: int, kind: OutputKind) -> None:
             "rows the loss then gets the prediction."
         )
     raise InvalidInput(f"the model returned {shapes(output)} for {rows} rows; {_EXPECTED[kind]}.{advice}")
+
+
+def _check_labels(output: Tensor, target: Tensor | None) -> None:
+    """Raise InvalidInput unless scores of tokens or pixels have a label each; class last, they would be misread."""
+    labels = None if target is None else target.shape
+    if labels in (output.shape[:1] + output.shape[2:], output.shape):  # indices of classes, or their probabilities
+        return
+    raise InvalidInput(
+        f"the model returned {shapes(output)} for {'no labels' if target is None else f'labels {shapes(target)}'}; "
+        "expected scores [B, classes] for labels [B], or [B, classes, d1, ...] for labels [B, d1, ...], as "
+        "nn.CrossEntropyLoss takes them. TorchEstimator takes any tensor."
+    )
 
 
 def _row_shapes(columns: Sequence[Input]) -> list[tuple[list[int], str]] | None:

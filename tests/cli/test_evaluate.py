@@ -98,6 +98,23 @@ def test_two_classes_have_an_area(job, evaluate, rows, tmp_path):
     assert (code, "AUC" in printed) == (0, False)
 
 
+def test_labels_of_an_array_column(job, tmp_path, rows, arrays):
+    """Of a multi-label classifier, and of tokens; the label is by default the model's own."""
+    path, output = str(tmp_path / "model"), tmp_path / "metrics.json"
+    model = TorchModel(factory=nets.scores, weights=pack(nets.scores()), kind="multilabel", output=[3])
+    model._set(labelCol=["two", "one"]).save(path)
+    query = f"select *, 1 as one, array(two, two, 1 - two) as flags from parquet.`{rows}`"
+    for label, expected in ((["--label", "flags"], 0), ([], 2)):
+        more = ["--output", output, "--overwrite", "true"]
+        code, printed = job("evaluate", "--model", path, "--data.query", query, *label, *more)
+        assert (code, "not as many as predictions" in printed) == (expected, expected == 2), printed
+    scores = nets.scores()(torch.from_numpy(arrays["features"]).float()).detach().numpy()
+    flags = np.stack([arrays["two"], arrays["two"], 1 - arrays["two"]], 1)
+    figures = json.loads(output.read_text())
+    assert figures["subset_accuracy"] == pytest.approx(((scores > 0) == flags).all(1).mean())
+    assert figures["micro_f1"] == pytest.approx(right.f1_score(flags, scores > 0, average="micro"))
+
+
 def test_numbers(job, evaluate, rows, tmp_path):
     figures, result, _ = evaluate(nets.column, "regressor", "value")
     labels, predictions = column(result, "value"), column(result, "prediction")

@@ -142,6 +142,7 @@ def images(execute, folder, spark):
     (moved,), _ = names["shifted"]((image,), None, torch.Generator().manual_seed(0))
     assert moved.shape == image.shape
     assert names["files"].count() == len(pixels)
+    assert names["segmented"].evaluate(names["drawn"]).accuracy > 0.95
 
 
 def migration(execute, folder, spark):
@@ -286,6 +287,7 @@ def text(execute, folder, spark):
     assert names["model"].history[-1]["loss"] < names["model"].history[0]["loss"]
     assert names["text"].startswith("ROMEO:")
     assert names["named"].transform(names["words"]).where("label = prediction").count() > 0
+    assert names["tagged"].evaluate(names["spelled"]).accuracy > 0.95
 
 
 def trackers(execute, folder, spark):
@@ -311,6 +313,7 @@ def train(execute, folder, spark):
     assert "best_epoch" in names["stopped"].report
     assert all(row["weight_norm"] > 0 for row in names["observed"].history)
     assert names["averaged"].module().state_dict().keys() == names["observed"].module().state_dict().keys()
+    assert min(names["measured"].accuracy) > 0.6
 
 
 PREAMBLES = {

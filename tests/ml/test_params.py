@@ -71,6 +71,7 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "maxGradNorm": (None, 0.5),
     "microBatches": (1, 4),
     "numClasses": (None, 7),
+    "multiLabel": (False, True),
     "patience": (None, 2),
     "monitor": (None, "valid_error"),
     "monitorMode": ("auto", "min"),
@@ -341,7 +342,7 @@ def test_saved_params_are_loaded(spark, tmp_path, make):
 
 
 def test_training_settings():
-    training = TorchRegressor(**VALUES | {"numClasses": None}).training()
+    training = TorchRegressor(**VALUES | {"numClasses": None, "multiLabel": False}).training()
     assert (training.batch_size, training.epochs, training.seed, training.micro_batches) == (64, 5, 11, 4)
     assert (training.strategy, training.augment) == (VALUES["strategy"], nets.digits)
     assert training.collate == AssembledInputs(nets.mlp, "float64")

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf, value_of
+from sparkdl.ensembles.base_learner import changed, check_one_class, column, kind_of, leaf, value_of
 from sparkdl.ensembles.boosting.gradient import GradientRounds, start_of
 from sparkdl.ensembles.boosting.protocol import Rounds
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
@@ -49,6 +49,7 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         start = time.monotonic()
         base, kind = self._checked()
+        check_one_class([base], dataset)
         base, dataset = with_validation_column(base, dataset)
         if value_of(base, "validationFraction") is not None:
             raise InvalidInput(

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
-from sparkdl.ensembles.base_learner import changed, column, leaf, with_one_worker
+from sparkdl.ensembles.base_learner import changed, check_member, column, leaf, with_one_worker
 from sparkdl.ensembles.members.failures import member_error, with_others
 from sparkdl.ensembles.members.member import Member, Models, Plan, persisted
 from sparkdl.ensembles.resampling.feature_slicing import sliced
@@ -121,6 +121,7 @@ def _fit_and_store(
         estimator = sliced(estimator, member.features)
     try:
         model: Model = estimator.fit(frame)
+        check_member("the model", model)
     except Exception as error:
         ended = error if isinstance(error, Stopped) else cancellation(error)
         if ended is None:

@@ -1,1 +1,1 @@
-"""Columns that a fit derives from others: validation rows of ``validationFraction``, weights of ``classWeights``."""
+"""Label columns, and columns that a fit derives: validation rows of ``validationFraction``, ``classWeights``."""

@@ -6,6 +6,7 @@ element by element.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ from torch import Tensor
 from sparkdl.errors import InvalidInput
 from sparkdl.training.objective import OutputKind
 from sparkdl.training.trial import check_output
+
+_MOST = 2**31 - 1  # numbers in nested lists, whose offsets are int32
 
 ScoredKind = OutputKind | Literal["votes"]
 """The output of an estimator's model, or the votes of an ensemble for each class, at least 0."""
@@ -30,12 +33,16 @@ class Outputs:
         kind: the type of the model's output.
         thresholds: a number per class; as in pyspark.ml, the predicted class has the largest probability / threshold,
             and a class with threshold 0 wins unless its probability is 0. None: the class with the largest score. In
-            both cases, a row with a NaN score has the prediction NaN.
+            both cases, a row with a NaN score has the prediction NaN. Of independent labels, a number in [0, 1] per
+            label, which the probability exceeds if the prediction is 1; None: 0.5 each.
         scalar: whether an output of kind ``"estimator"`` is one number per row.
         vectors: whether to return a classifier's scores and probabilities.
-        probabilities: whether a classifier's model returns the probability of class 1, as ``nn.BCELoss`` needs it.
+        probabilities: whether a classifier's model returns the probability of class 1, or of each independent label,
+            as ``nn.BCELoss`` needs it.
         disagreement: whether the output also has the disagreement of an ensemble's members: a last column, or, for
             votes, the weight of the members that predict each class, ``[B, 2 * classes]``.
+        dims: dimensions of a row that a classifier predicts a class for: 0 for one class per row, 1 for tokens, 2 for
+            pixels, and so on. The columns are nested lists ``[d1, ...]``, of scores ``[d1, ..., classes]``.
     """
 
     kind: ScoredKind
@@ -44,14 +51,22 @@ class Outputs:
     vectors: bool = True
     probabilities: bool = False
     disagreement: bool = False
+    dims: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind == "multilabel" and self.thresholds is not None and max(self.thresholds) > 1:
+            raise InvalidInput(
+                f"thresholds is {[*self.thresholds]}; expected numbers from 0 to 1, one for each label: with "
+                "multiLabel the prediction is 1 if the probability exceeds the threshold."
+            )
 
     def arrays(self, raw: Tensor) -> pa.Array:
         """Make the columns of a batch, as a struct.
 
         Args:
-            raw: the model's output, ``[B, ...]``, float32 or float64. Classifier: scores ``[B, classes]``, or one
-                score, ``[B]`` or ``[B, 1]``. Regressor: ``[B]`` or ``[B, 1]``. Ensemble: float64 votes
-                ``[B, classes]``, whose shares are the probabilities.
+            raw: the model's output, ``[B, ...]``, float32 or float64. Classifier: scores ``[B, classes, d1, ...]``, or
+                one score, ``[B]`` or ``[B, 1]``. Independent labels: scores ``[B, labels]``. Regressor: ``[B]`` or
+                ``[B, 1]``. Ensemble: float64 votes ``[B, classes]``, whose shares are the probabilities.
 
         Raises:
             InvalidInput: the output has another shape, or the number of thresholds is not the number of classes.
@@ -64,11 +79,11 @@ class Outputs:
     def type(self, floating: str) -> pa.StructType:
         """The type of the structs, of a model whose output has the dtype ``floating``."""
         number = pa.float64() if floating == "float64" or self.kind == "votes" else pa.float32()
-        fields = {"prediction": pa.float64()}
-        if self.kind in ("classifier", "votes") and self.vectors:
-            fields = {"raw": _list_of(number), "probability": _list_of(number), "prediction": pa.float64()}
+        fields = {"prediction": _nested(pa.float64(), 1 if self.kind == "multilabel" else self.dims)}
+        if self.kind in ("classifier", "multilabel", "votes") and self.vectors:
+            fields = dict.fromkeys(("raw", "probability"), _nested(number, 1 + self.dims)) | fields
         if self.kind == "estimator":
-            fields = {"prediction": number if self.scalar else _list_of(number)}
+            fields = {"prediction": number if self.scalar else _nested(number, 1)}
         if self.disagreement:
             fields["disagreement"] = pa.float64()
         return pa.struct([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
@@ -81,7 +96,16 @@ class Outputs:
         assert self.kind != "votes"
         check_output(raw, len(raw), self.kind)
         single = raw.dim() == 1 or (raw.dim() == 2 and raw.shape[1] == 1)
+        if self.kind == "multilabel":
+            return self._independent(raw)
         if self.kind == "classifier":
+            if max(raw.dim() - 2, 0) != self.dims:
+                raise InvalidInput(
+                    f"the model returned {list(raw.shape)}; expected [B, classes{', ...' * bool(self.dims)}] of "
+                    f"{2 + self.dims} dimensions, as TorchModel(output=...) has it."
+                )
+            if self.dims:
+                return self._classified(raw.movedim(1, -1), raw.softmax(1).movedim(1, -1))[1]
             if self.probabilities:
                 chances = torch.stack([1 - raw.reshape(-1), raw.reshape(-1)], 1) if single else raw
                 return self._classified(chances, chances)[1]
@@ -94,6 +118,14 @@ class Outputs:
             return {"prediction": pa.array(raw.reshape(-1).double().numpy())}
         return {"prediction": pa.array(raw.reshape(-1).numpy()) if single else _lists(raw.flatten(1))}
 
+    def _independent(self, raw: Tensor) -> dict[str, pa.Array]:
+        """The columns of independent labels, whose probabilities have no sum."""
+        chances, thresholds = raw if self.probabilities else raw.sigmoid(), self.thresholds or (0.5,) * raw.shape[1]
+        self._check_thresholds(thresholds, raw.shape[1], "labels")
+        labels = (chances.double() > torch.tensor(thresholds, dtype=torch.float64)).double()
+        vectors = {"raw": _lists(raw), "probability": _lists(chances)} if self.vectors else {}
+        return vectors | {"prediction": _lists(labels.masked_fill_(chances.isnan(), torch.nan))}
+
     def _votes(self, raw: Tensor) -> dict[str, pa.Array]:
         votes, ballots = raw.chunk(2, 1) if self.disagreement else (raw, raw)
         classes, columns = self._classified(votes, votes / votes.sum(1, keepdim=True))
@@ -104,31 +136,41 @@ class Outputs:
         return columns
 
     def _classified(self, scores: Tensor, chances: Tensor) -> tuple[Tensor, dict[str, pa.Array]]:
-        """The predicted classes, float64 ``[B]``, and a classifier's columns."""
-        best = scores.argmax(1)
+        """The predicted classes, float64 ``[B, d1, ...]``, and a classifier's columns; the classes are last."""
+        best = scores.argmax(-1)
         if self.thresholds is not None:
-            if len(self.thresholds) != scores.shape[1]:
-                raise InvalidInput(
-                    f"thresholds has {len(self.thresholds)} numbers, but the model has {scores.shape[1]} classes; "
-                    "expected one for each class."
-                )
+            self._check_thresholds(self.thresholds, scores.shape[-1], "classes")
             scaled = chances.double() / torch.tensor(self.thresholds, dtype=torch.float64)
-            best = torch.where(chances == 0, 0.0, scaled).argmax(1)  # 0 / 0 must not win
+            best = torch.where(chances == 0, 0.0, scaled).argmax(-1)  # 0 / 0 must not win
         # argmax of NaN is the first class, which would look valid.
-        classes = best.double().masked_fill_(scores.isnan().any(1), torch.nan)
+        classes = best.double().masked_fill_(scores.isnan().any(-1), torch.nan)
         vectors = {"raw": _lists(scores), "probability": _lists(chances)} if self.vectors else {}
-        return classes, vectors | {"prediction": pa.array(classes.numpy())}
+        return classes, vectors | {"prediction": _lists(classes)}
+
+    def _check_thresholds(self, thresholds: tuple[float, ...], count: int, of: str) -> None:
+        if len(thresholds) != count:
+            raise InvalidInput(
+                f"thresholds has {len(thresholds)} numbers, but the model has {count} {of}; expected one for each."
+            )
+
+
+def _nested(kind: pa.DataType, depth: int) -> pa.DataType:
+    element = pa.field("element", kind, nullable=False)  # as Spark names it
+    return kind if depth == 0 else _nested(pa.list_(element), depth - 1)
 
 
 def _lists(values: Tensor) -> pa.Array:
-    rows, width = values.shape
-    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
-    flat: Any = pa.array(values.contiguous().reshape(-1).numpy())
-    return pa.ListArray.from_arrays(pa.array(offsets), flat, type=_list_of(flat.type))
-
-
-def _list_of(number: pa.DataType) -> pa.ListType:
-    return pa.list_(pa.field("element", number, nullable=False))  # as Spark names it
+    """A column of the rows of a tensor ``[rows, ...]``: numbers, or lists nested as its other dimensions."""
+    if values.numel() > _MOST:
+        raise InvalidInput(
+            f"the outputs of {len(values)} rows are {values.numel()} numbers, and a batch of Arrow holds {_MOST}; "
+            "lower spark.sql.execution.arrow.maxRecordsPerBatch."
+        )
+    array: Any = pa.array(values.contiguous().reshape(-1).numpy())
+    for level in range(values.dim() - 1, 0, -1):
+        offsets = np.arange(1 + math.prod(values.shape[:level]), dtype=np.int32) * np.int32(values.shape[level])
+        array = pa.ListArray.from_arrays(pa.array(offsets), array, type=_nested(array.type, 1))
+    return array
 
 
 def _struct(columns: dict[str, pa.Array]) -> pa.Array:

@@ -90,13 +90,14 @@ class Predictor:
         return [(name, list(shape), dtype) for name, (shape, dtype) in zip(self.inputs, self._signature, strict=True)]
 
     @property
-    def output_types(self) -> list[tuple[str, str, bool]]:
-        """The name, ``"float"`` or ``"double"``, and whether it is an array, of each column of ``predict``."""
+    def output_types(self) -> list[tuple[str, str, int]]:
+        """The name, ``"float"`` or ``"double"``, and the depth of arrays, 0 for none, of each column of ``predict``."""
         returned, types = self._scorer.returned(), []
         for name, field in self._fields().items():
-            kind = returned.field(field).type
-            array = pa.types.is_list(kind)
-            types.append((name, str(kind.value_type if array else kind), array))
+            kind, depth = returned.field(field).type, 0
+            while pa.types.is_list(kind):
+                kind, depth = kind.value_type, depth + 1
+            types.append((name, str(kind), depth))
         return types
 
     def _fields(self) -> dict[str, str]:
@@ -152,4 +153,8 @@ def _array(values: Any) -> pa.Array:
 def _numpy(values: pa.Array) -> Any:
     if not pa.types.is_list(values.type):
         return values.to_numpy(zero_copy_only=False)
-    return list(values.flatten().to_numpy().reshape(len(values), -1)) if len(values) else []
+    shape, flat = [len(values)], values
+    while pa.types.is_list(flat.type) and len(flat):
+        flat, rows = flat.flatten(), len(flat)
+        shape.append(len(flat) // rows)
+    return list(flat.to_numpy().reshape(shape)) if len(values) else []

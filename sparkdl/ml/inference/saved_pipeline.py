@@ -108,18 +108,15 @@ class SavedPipeline:
             yield self._stages.transform({name: Column.of(rows[name], name) for name in self.inputs})
 
     @property
-    def output_types(self) -> list[tuple[str, str, bool]]:
-        """The name, ``"float"``, ``"double"`` or ``"string"``, and whether it is an array, of each output column."""
-        types: dict[str, tuple[str, str, bool]] = {}
+    def output_types(self) -> list[tuple[str, str, int]]:
+        """The name, ``"float"``, ``"double"`` or ``"string"``, and the depth of arrays of each output column."""
+        types: dict[str, tuple[str, str, int]] = {}
         for stage in self._stages.stages:
             if isinstance(stage, TorchStage):
                 types |= {one[0]: one for one in stage.predictor.output_types}
             elif isinstance(stage, FeatureStage):
                 for at, name in enumerate(stage.outputs):
-                    vector = (
-                        types.get(stage.inputs[at], ("", "", False))[2]
-                        if stage.kind == "same"
-                        else stage.kind == "vector"
-                    )
-                    types[name] = name, "string" if stage.kind == "string" else "double", vector
+                    same = types.get(stage.inputs[at], ("", "", 0))
+                    depth = same[2] if stage.kind == "same" else int(stage.kind == "vector")
+                    types[name] = name, "string" if stage.kind == "string" else "double", depth
         return [types[name] for name in self.outputs]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparkdl.data.columns import Columns, described
+from sparkdl.data.columns import Columns, check_one_length, described
 from sparkdl.data.transforms import AssembledInputs
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
@@ -60,6 +60,18 @@ class TrainedModule:
         return self.output in ([], [1])
 
     @property
+    def dims(self) -> int:
+        """The dimensions of a row's tokens or pixels, for each of which a classifier predicts a class; else 0."""
+        return max(len(self.output or ()) - 1, 0) if self.kind == "classifier" else 0
+
+    @property
+    def num_outputs(self) -> int | None:
+        """The number of a classifier's classes, or of its labels; None if the output's shape is unknown."""
+        if self.output is None:
+            return None
+        return 2 if self.kind == "classifier" and self.scalar else self.output[0]
+
+    @property
     def floating(self) -> str:
         """The dtype's name of floating-point inputs."""
         return "float64" if self.precision == "fp64" else "float32"
@@ -97,7 +109,10 @@ class TrainedModule:
 
     def scorer(self, params: Mapping[str, Any]) -> Scorer:
         """The scorer of a model with these ``params``, the values of ``OutputParams`` by name."""
-        columns = Columns(described(params["inputCols"], params["columnSpecs"]), floating=self.floating)
+        inputs = described(params["inputCols"], params["columnSpecs"], params["labelCol"])
+        if self.dims:
+            check_one_length(inputs)
+        columns = Columns(inputs, floating=self.floating)
         thresholds = params["thresholds"]
         outputs = Outputs(
             self.kind,
@@ -105,6 +120,7 @@ class TrainedModule:
             scalar=self.scalar,
             vectors=bool(params["rawPredictionCol"] or params["probabilityCol"]),
             probabilities=self.probabilities,
+            dims=self.dims,
         )
         assembled = bool(params["assembleInputs"])
         collate = AssembledInputs.around(params["collate"], assembled=assembled, floating=self.floating)

@@ -34,7 +34,7 @@ def with_outputs(
         scorer: reads the input columns.
         shipment: of the scorer's model.
         names: the names of the output columns by the scorer's; "" omits a column.
-        classes: the length of the vectors, for their metadata; None if unknown.
+        classes: the length of the vectors, for their metadata; None if unknown. Nested arrays stay arrays.
 
     Raises:
         InvalidInput: an input column is missing, or its type cannot become a tensor.
@@ -48,9 +48,10 @@ def with_outputs(
     columns = {name: struct if len(fields) == 1 else struct.getField(name) for name in fields}
     if not hasattr(F, "arrow_udf"):
         columns = {name: _numbers(column, returned[name].dataType) for name, column in columns.items()}
-    columns |= {name: array_to_vector(columns[name]) for name in _VECTORS if name in columns}
+    vectors = [name for name in _VECTORS if name in columns and not _is_nested(returned[name].dataType)]
+    columns |= {name: array_to_vector(columns[name]) for name in vectors}
     size = {} if classes is None else {"metadata": {"ml_attr": {"num_attrs": classes}}}
-    outputs = [columns[name].alias(names[name], **(size if name in _VECTORS else {})) for name in fields if names[name]]
+    outputs = [columns[name].alias(names[name], **(size if name in vectors else {})) for name in fields if names[name]]
     return scored.select("*", *outputs).drop(_SCORED)
 
 
@@ -90,6 +91,10 @@ def _numbers(column: Column, kind: DataType) -> Column:
     if isinstance(kind, ArrayType):
         return F.transform(column, lambda value: _numbers(value, kind.elementType))
     return F.coalesce(column, F.lit(float("nan")).cast(kind)) if isinstance(kind, (FloatType, DoubleType)) else column
+
+
+def _is_nested(kind: DataType) -> bool:
+    return isinstance(kind, ArrayType) and isinstance(kind.elementType, ArrayType)
 
 
 def _nullable(kind: DataType) -> DataType:

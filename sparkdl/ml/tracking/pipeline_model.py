@@ -131,8 +131,7 @@ def verify(path: str, rows: DataFrame) -> Verified:
     predicted = served.predict(pd.DataFrame({name: _series(values[name], kind) for name, kind, _ in inputs}))
     for name in served.outputs:
         _compare(name, values[name], predicted[name].tolist())
-    outputs = [(name, kind, int(array)) for name, kind, array in served.output_types]
-    return Verified(inputs, outputs, len(collected))
+    return Verified(inputs, served.output_types, len(collected))
 
 
 def _described(name: str, kind: T.DataType) -> Described:

@@ -102,6 +102,10 @@ def test_model_is_measured_once():
     [
         ("classifier", False, (4, 3)),
         ("classifier", True, (4, 1)),
+        ("classifier", False, (4, 3, 2)),
+        ("classifier", False, (4, 3, 2, 5)),
+        ("multilabel", False, (4, 3)),
+        ("multilabel", True, (4, 1)),
         ("regressor", True, (4,)),
         ("estimator", True, (4,)),
         ("estimator", True, (4, 1)),
@@ -109,7 +113,8 @@ def test_model_is_measured_once():
     ],
 )
 def test_outputs_have_the_type_of_the_udf(kind, scalar, shape, floating, vectors):
-    outputs = Outputs(kind, scalar=scalar, vectors=vectors)
+    dims = len(shape) - 2 if kind == "classifier" else 0
+    outputs = Outputs(kind, scalar=scalar, vectors=vectors, dims=dims)
     arrays, empty = outputs.arrays(torch.zeros(shape, dtype=getattr(torch, floating))), outputs.none(floating)
     assert arrays.type == to_arrow_type(from_arrow_type(outputs.type(floating))) == empty.type == outputs.type(floating)
     assert (len(arrays), len(empty)) == (4, 0)
@@ -140,6 +145,25 @@ def test_thresholds_divide_probabilities(scores, thresholds, expected):
     np.testing.assert_array_equal(arrays.field("prediction").to_numpy(), [expected])
     with pytest.raises(InvalidInput, match=r"thresholds has 1 numbers, .* [23] classes"):
         Outputs("classifier", (1.0,)).arrays(torch.tensor(np.array(scores)))
+
+
+def test_thresholds_of_tokens_divide_the_probabilities_of_each():
+    scores = torch.tensor([[[0.0, 2.0, np.nan], [1.0, 0.0, 0.0]]])  # [1, classes, tokens]
+    for thresholds, expected in ((None, [1, 0, np.nan]), ((0.1, 0.9), [0, 0, np.nan])):
+        arrays = Outputs("classifier", thresholds, dims=1).arrays(scores)
+        np.testing.assert_array_equal(arrays.field("prediction").to_pylist(), [expected])
+        np.testing.assert_allclose(arrays.field("raw").to_pylist(), scores.transpose(1, 2))
+        np.testing.assert_allclose(arrays.field("probability").to_pylist(), scores.softmax(1).transpose(1, 2))
+
+
+def test_thresholds_of_labels_bound_the_probability_of_each():
+    scores = torch.tensor([[0.0, 0.1, -0.1, torch.nan]])
+    for thresholds, expected in ((None, [0, 1, 0, np.nan]), ((0.4, 0.6, 0.4, 0.0), [1, 0, 1, np.nan])):
+        arrays = Outputs("multilabel", thresholds).arrays(scores)
+        np.testing.assert_array_equal(arrays.field("prediction").to_pylist(), [expected])
+        np.testing.assert_allclose(arrays.field("probability").to_pylist(), scores.sigmoid())
+    with pytest.raises(InvalidInput, match=r"thresholds has 3 numbers, but the model has 4 labels"):
+        Outputs("multilabel", (0.5, 0.5, 0.5)).arrays(scores)
 
 
 class Pair(nn.Linear):
