@@ -253,6 +253,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             classes=self.classes(),
             collate=self.collation(),
             augment=self.getAugment(),
+            cache_on_device=self.getCacheOnDevice(),
         )
 
     def read_columns(self) -> Columns:

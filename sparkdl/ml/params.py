@@ -25,6 +25,7 @@ from torch import nn
 
 from sparkdl.cluster.group.devices import BACKENDS
 from sparkdl.data.columns import InputColumn
+from sparkdl.data.device_cache import MODES as MODES_OF_CACHE
 from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param
 from sparkdl.ml.param_types import (
@@ -269,6 +270,12 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         to_string,
         None,
         _NOT_IN_ROUNDS,
+    )
+    cacheOnDevice: Param[str] = param(
+        "whether a GPU holds its worker's rows: auto, if they take at most half of the free memory; always or never",
+        one_of(MODES_OF_CACHE),
+        "auto",
+        _NOT_IN_ROUNDS & ~Scope.RUN,
     )
     tf32: Param[bool] = param("whether GPUs multiply float32 matrices in TF32", to_boolean, False, _NOT_IN_ROUNDS)
     maxGradNorm: Param[float | None] = param(

@@ -134,6 +134,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     precision: Param[str]
     channelsLast: Param[bool]
     compile: Param[str | None]
+    cacheOnDevice: Param[str]
     tf32: Param[bool]
     maxGradNorm: Param[float | None]
     microBatches: Param[int]
@@ -174,6 +175,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         precision: str = "fp32",
         channelsLast: bool = False,
         compile: str | None = None,
+        cacheOnDevice: str = "auto",
         tf32: bool = False,
         maxGradNorm: float | None = None,
         microBatches: int = 1,
@@ -239,6 +241,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         precision: str = "fp32",
         channelsLast: bool = False,
         compile: str | None = None,
+        cacheOnDevice: str = "auto",
         tf32: bool = False,
         maxGradNorm: float | None = None,
         microBatches: int = 1,
@@ -325,6 +328,8 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     def setChannelsLast(self, value: bool) -> Self: ...
     def getCompile(self) -> str | None: ...
     def setCompile(self, value: str | None) -> Self: ...
+    def getCacheOnDevice(self) -> str: ...
+    def setCacheOnDevice(self, value: str) -> Self: ...
     def getTf32(self) -> bool: ...
     def setTf32(self, value: bool) -> Self: ...
     def getMaxGradNorm(self) -> float | None: ...

@@ -68,6 +68,7 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "channelsLast": (False, True),
     "compile": (None, "eager"),
     "tf32": (False, True),
+    "cacheOnDevice": ("auto", "never"),
     "maxGradNorm": (None, 0.5),
     "microBatches": (1, 4),
     "numClasses": (None, 7),
