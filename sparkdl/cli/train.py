@@ -80,7 +80,8 @@ def summary(model: Any) -> str:
         trained, restored = report["trained"], report["restored"]
         before = f"; finished before: {listed(restored)}" if restored else ""
         members = len(trained) + len(restored)
-        return f"{members} members in {report['seconds']:.1f} s, trained: {listed(trained)}{before}"
+        score = f"; out-of-bag score {report['oob_score']:.4f}" if report.get("oob_score") is not None else ""
+        return f"{members} members in {report['seconds']:.1f} s, trained: {listed(trained)}{before}{score}"
     last = history[-1] if history else {}  # a time budget may end before the first round
     kind = "epochs" if "epoch" in last else "rounds"
     named = ("loss", "objective", "primal", "dual")

@@ -13,6 +13,9 @@ see ``sparkdl.ensembles.resampling.subspace``.
 With ``partitioned=True``, each partition trains one member on its own rows, and only models leave it. N. Chawla,
 L. Hall, K. Bowyer and W. Kegelmeyer, Learning ensembles from bites, JMLR 5, 2004.
 
+With ``oobScore=True``, ``fit`` also predicts each training row by the members that did not draw it; see
+``sparkdl.ensembles.out_of_bag``.
+
 A random forest draws features at every split, not once per tree: use the forest of pyspark.ml for that.
 """
 
@@ -34,6 +37,7 @@ from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models
 from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel
+from sparkdl.ensembles.out_of_bag import check_target, out_of_bag_score
 from sparkdl.ensembles.params import SingleBaseParams
 from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, member_seed
 from sparkdl.ensembles.resampling.subspace import Subspace
@@ -49,18 +53,23 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
         start, base = time.monotonic(), self._checked(dataset)
         kind = kind_of(base)
         with self.running(dataset) as (rows, plan):
+            members = [self._member(index) for index in range(self.getNumModels())]
             if self.getPartitioned():
                 models = fit_partitions(partial(self._member, drawn=False), rows, plan)
             else:
-                models = fit_members([self._member(index) for index in range(self.getNumModels())], rows, plan)
-        model = EnsembleModel(
-            models.models,
-            rule=self._rule(kind),
-            numClasses=_classes(base, dataset) if kind == "classifier" and not trains_in_task(base) else None,
-            history=[self._row(models, position) for position in range(len(models.models))],
-            report={"seconds": time.monotonic() - start, "trained": models.trained, "restored": models.restored},
-        )
-        return self.named_as(plan.reported(model), base)
+                models = fit_members(members, rows, plan)
+            model = EnsembleModel(
+                models.models,
+                rule=self._rule(kind),
+                numClasses=_classes(base, dataset) if kind == "classifier" and not trains_in_task(base) else None,
+                history=[self._row(models, position) for position in range(len(models.models))],
+                report={"trained": models.trained, "restored": models.restored},
+            )
+            self.named_as(model, base)
+            if self.getOobScore():
+                model.report.update(out_of_bag_score(model, members, base, rows))
+            model.report["seconds"] = time.monotonic() - start
+        return plan.reported(model)
 
     def _member(self, index: int, *, drawn: bool = True) -> Member:
         seed = member_seed(self.getSeed(), index)
@@ -90,12 +99,30 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
                 f"partitioned is True, and the base is a {type(leaf(base)).__name__} that does not train in a task; "
                 "expected a PyTorch estimator with numWorkers 1 or None, device='cpu' and a strategy of a gang."
             )
+        if self.getOobScore():
+            self._check_draws()
+            check_target(base, dataset)
         if self.getVoting() is not None and kind != "classifier":
             warnings.warn(f"voting is set, but only classifiers use it; this {kind} ignores it.", stacklevel=4)
         for name in self.names_outside(Scope.PARTITIONED) if self.getPartitioned() else ():
             if self.isSet(name):
                 warnings.warn(f"partitioned=True ignores {name}={self.getOrDefault(name)!r}.", stacklevel=4)
         return base
+
+    def _check_draws(self) -> None:
+        if self.getPartitioned():
+            raise InvalidInput(
+                "oobScore is True, and with partitioned=True members draw no rows; expected only one of them."
+            )
+        if not self.getBootstrap() and self.getSubsamplingRate() == 1:
+            raise InvalidInput(
+                "oobScore is True, but no row is out of bag: with bootstrap=False and subsamplingRate=1, each member "
+                "trains on all rows. Expected bootstrap=True or a smaller subsamplingRate."
+            )
+
+    @property
+    def _judged_by_rows(self) -> bool:
+        return self.getOobScore()
 
     def _rule(self, kind: str) -> Rule:
         if kind != "classifier":

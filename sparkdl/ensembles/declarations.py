@@ -98,6 +98,13 @@ class BaggingParams(MembersParams):
         None,
         scope=_SAME_MEMBERS,
     )
+    oobScore: Param[bool] = param(
+        "whether fit computes the out-of-bag score: the accuracy, or R2 of numbers, of predictions of training rows by "
+        "the members that did not draw them",
+        to_boolean,
+        False,
+        scope=_SAME_MEMBERS & ~Scope.BASE,
+    )
     partitioned: Param[bool] = param("whether each partition trains one member on its own rows", to_boolean, False)
 
 

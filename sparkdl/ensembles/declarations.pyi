@@ -45,6 +45,7 @@ class BaggingParams(MembersParams):
     bootstrap: Param[bool]
     maxFeatures: Param[str | float | int | None]
     voting: Param[str | None]
+    oobScore: Param[bool]
     partitioned: Param[bool]
     def __init__(
         self,
@@ -55,6 +56,7 @@ class BaggingParams(MembersParams):
         bootstrap: bool = True,
         maxFeatures: str | float | int | None = None,
         voting: str | None = None,
+        oobScore: bool = False,
         partitioned: bool = False,
         seed: int = 0,
         runDir: str | None = None,
@@ -71,6 +73,7 @@ class BaggingParams(MembersParams):
         bootstrap: bool = True,
         maxFeatures: str | float | int | None = None,
         voting: str | None = None,
+        oobScore: bool = False,
         partitioned: bool = False,
         seed: int = 0,
         runDir: str | None = None,
@@ -90,6 +93,8 @@ class BaggingParams(MembersParams):
     def setMaxFeatures(self, value: str | float | int | None) -> Self: ...
     def getVoting(self) -> str | None: ...
     def setVoting(self, value: str | None) -> Self: ...
+    def getOobScore(self) -> bool: ...
+    def setOobScore(self, value: bool) -> Self: ...
     def getPartitioned(self) -> bool: ...
     def setPartitioned(self, value: bool) -> Self: ...
 

@@ -21,16 +21,17 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar, cast
 
 from pyspark.ml import Model
 from pyspark.ml.param import Param, Params
 from pyspark.ml.tuning import CrossValidatorModel, TrainValidationSplitModel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from sparkdl.ensembles.base_learner import check_member, leaf
 from sparkdl.ensembles.combine.rules import RULES, VOTES, Combining, Rule
-from sparkdl.ensembles.combine.sql import SqlCombiner
+from sparkdl.ensembles.combine.sql import SqlCombiner, with_members, with_voters
 from sparkdl.ensembles.combine.vmap import VmapFactory
 from sparkdl.ensembles.declarations import DisagreementParams
 from sparkdl.errors import InvalidInput
@@ -41,7 +42,9 @@ from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 from sparkdl.ml.report import Report
-from sparkdl.spark.columns import check_frame
+from sparkdl.spark.columns import check_frame, col
+
+_PREDICTIONS = "sparkdl predictions"
 
 Self = TypeVar("Self", bound="EnsembleModel")
 
@@ -115,8 +118,37 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         if scorer is not None:
             return with_outputs(dataset, scorer, self._shipment(scorer), names, self.numClasses)
         combining = Combining(self.rule, weights, self.intercept, bool(self.getDisagreementCol()))
-        chain = SqlCombiner(models, combining, self._classes(models), self.getThresholds() if self._votes else None)
-        return chain.with_outputs(dataset, names)
+        return self._combiner(models, combining).with_outputs(dataset, names)
+
+    def with_votes(
+        self, dataset: DataFrame, voters: Sequence[Column], name: str, kept: Sequence[str] = ()
+    ) -> DataFrame:
+        """Predict rows that have their own voters, like ``transform`` with the members that vote.
+
+        Args:
+            dataset: the rows; each has a voter.
+            voters: a boolean column per member: whether it votes on the row.
+            name: the name of the column of predictions.
+            kept: the names of the other columns that the result has.
+        """
+        combining = Combining(self.rule, tuple(self.weights), self.intercept)
+        combiner = replace(self._combiner(self.models, combining), voters=True)
+        scorer = self._scorer(self.models, combining.weights) if len(self.models) > 1 else None
+        frame, names = with_voters(dataset, voters), {"prediction": name}
+        if scorer is None:
+            return combiner.with_outputs(frame, names).select(*map(col, [*kept, name]))
+        factory = replace(cast(VmapFactory, scorer.factory), combining=replace(combining, separate=True))
+        scorer = replace(scorer, factory=factory, outputs=Outputs("estimator"))
+        frame = with_outputs(frame, scorer, ModelBroadcast(), {"prediction": _PREDICTIONS})
+        return combiner.combined(with_members(frame, _PREDICTIONS, combining), names, kept)
+
+    @property
+    def oobScore(self) -> float | None:
+        """Out-of-bag score of a ``Bagging`` with ``oobScore=True``, else None."""
+        return self.report.get("oob_score")
+
+    def _combiner(self, models: Sequence[Model], combining: Combining) -> SqlCombiner:
+        return SqlCombiner(models, combining, self._classes(models), self.getThresholds() if self._votes else None)
 
     @property
     def _votes(self) -> bool:

@@ -104,7 +104,7 @@ class EnsembleParams(MembersParams, Saveable):
                 ensemble or of other rows.
             SparkdlError: the numbers of rows without ids changed during the block.
         """
-        if self._judged_by_rows and self.getDisagreementCol():
+        if isinstance(self, FoldCountParams) and self.getDisagreementCol():
             warnings.warn(
                 f"disagreementCol is {self.getDisagreementCol()!r}; a {type(self).__name__} ignores it: its members do "
                 "not vote.",

@@ -153,6 +153,10 @@ def test_arrays_are_read_as_vectors(spark):
     [
         ({"trained": [0, 1, 2, 3, 5, 8, 9], "restored": []}, "7 members in 1.3 s, trained: 0-3, 5, 8, 9"),
         ({"trained": [], "restored": [1, 0]}, "2 members in 1.3 s, trained: none; finished before: 0, 1"),
+        (
+            {"trained": [0], "restored": [], "oob_score": 0.81234},
+            "1 members in 1.3 s, trained: 0; out-of-bag score 0.8123",
+        ),
     ],
 )
 def test_summary(report, text):

@@ -113,6 +113,7 @@ def ensembles(execute, folder, spark):
     assumed = {kind.__name__: kind for kind in kinds}
     names = execute({"Net": Net, "partial": partial, "torch": torch, **assumed, **frames(spark)})
     assert len(names["model"].models) == 2
+    assert 0 <= names["model"].oobScore <= 1
     assert (folder / "runs/digits/members").is_dir()
 
 

@@ -11,6 +11,7 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.tuning import CrossValidatorModel
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from scipy.special import expit, softmax
 from torch import nn
@@ -99,6 +100,30 @@ def test_votes_are_equal_both_ways(spark, rule, factory, thresholds):
     others = chances.argmax(-1) != prediction
     np.testing.assert_allclose(apart, np.dot(WEIGHTS, others) / sum(WEIGHTS), atol=1e-12)
     assert apart.max() > 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "factory", "thresholds"),
+    [("soft", linear, [0.2, 0.5, 0.9]), ("soft", one_score, None), ("hard", linear, None), ("mean", one_score, None)],
+)
+def test_each_row_has_its_own_voters(spark, rule, factory, thresholds):
+    models, classes = (
+        members(factory, "regressor" if rule == "mean" else "classifier"),
+        2 if factory is one_score else 3,
+    )
+    weights = np.array(WEIGHTS)[:, None] * (np.arange(50) % 4 != np.arange(3)[:, None])
+    each = scores(models)[..., 0] if rule == "mean" else probabilities(models)
+    if rule == "mean":
+        expected = (weights * each).sum(0) / weights.sum(0)
+    else:
+        each = np.eye(classes)[each.argmax(-1)] if rule == "hard" else each
+        expected = ((weights[..., None] * each).sum(0) / (thresholds or 1)).argmax(1)
+    voters = [F.col("row") % 4 != at for at in range(3)]
+    for group in (models, chained(models)):
+        made = EnsembleModel(group, rule=rule, weights=WEIGHTS, numClasses=classes).setThresholds(thresholds)
+        rows = made.setDisagreementCol("apart").with_votes(data(), voters, "votes", ["row"])
+        assert rows.columns == ["row", "votes"]
+        np.testing.assert_allclose(rows.orderBy("row").toPandas()["votes"], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rule", ["soft", "hard"])

@@ -48,6 +48,8 @@ NONE = StorageLevel.NONE
         *((make(runDir="run"), NONE, True) for make in (Bagging, Boosting)),
         *((make(runDir="run", idCol="id"), NONE, False) for make in (Bagging, Boosting)),
         *((make(), NONE, False) for make in (Bagging, Boosting)),
+        (Bagging(oobScore=True), NONE, True),
+        (Bagging(oobScore=True, idCol="id"), NONE, False),
     ],
 )
 @pytest.mark.parametrize("fails", [False, True])
@@ -65,7 +67,8 @@ def test_rows_are_persisted_while_members_depend_on_their_numbers(given, tmp_pat
             raise LookupError("on purpose")
     assert (rows.storageLevel, given.storageLevel) == (NONE, level)
     given.unpersist()
-    numbered = ensemble.getIdCol() is None and (stored or isinstance(ensemble, Stacking))
+    judged = isinstance(ensemble, Stacking) or (ensemble.hasParam("oobScore") and ensemble.getOobScore())
+    numbered = ensemble.getIdCol() is None and (stored or judged)
     # One look for the stored members, and another at the end if Spark numbers the rows.
     assert len(looks) == (stored or numbered) + (numbered and not fails)
 
@@ -80,6 +83,7 @@ DRAWN = "stored members may have trained on other rows than their fingerprint sa
         (Stacking(bases=[]), False, JUDGED),
         (Stacking(bases=[]), True, JUDGED),
         (Bagging(), True, DRAWN),
+        (Bagging(oobScore=True), False, JUDGED),
     ],
 )
 def test_numbers_that_change_while_members_train_raise(spark, tmp_path, ensemble, stored, message):

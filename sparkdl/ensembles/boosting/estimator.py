@@ -19,7 +19,6 @@ from sparkdl.ensembles.base_learner import changed, check_one_class, column, kin
 from sparkdl.ensembles.boosting.gradient import GradientRounds, start_of
 from sparkdl.ensembles.boosting.protocol import Rounds
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
-from sparkdl.ensembles.boosting.target import Target, target_of
 from sparkdl.ensembles.declarations import BoostingParams
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models, Plan
@@ -27,6 +26,7 @@ from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import SingleBaseParams
 from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.ensembles.resampling.validation_rows import with_validation_column
+from sparkdl.ensembles.target import Target, check_outputs, target_of
 from sparkdl.errors import InvalidInput
 from sparkdl.training.early_stopping import EarlyStopping
 from sparkdl.training.objective import OutputKind
@@ -57,6 +57,7 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
                 "expected an idCol of the base, so that each member trains on the same rows."
             )
         target = target_of(base, dataset, self.getValidationIndicatorCol())
+        check_outputs(base, dataset)
         stopping = EarlyStopping(self.getPatience(), self.getTol())
         begin, settings = self._opened(base, dataset, target, stopping)
         with self.running(dataset) as (rows, plan):

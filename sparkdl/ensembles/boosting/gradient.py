@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from sparkdl.ensembles.boosting.exact_sums import exact_sums
 from sparkdl.ensembles.boosting.protocol import MemberResult
 from sparkdl.ensembles.boosting.running_sums import SUM, TERM, RunningSums
-from sparkdl.ensembles.boosting.target import Target, not_finite
+from sparkdl.ensembles.target import Target, not_finite
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.columns import col
 from sparkdl.training.early_stopping import EarlyStopping

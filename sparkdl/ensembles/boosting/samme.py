@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 from sparkdl.ensembles.boosting.exact_sums import as_float, fixed_sum
 from sparkdl.ensembles.boosting.protocol import MemberResult
 from sparkdl.ensembles.boosting.running_sums import SUM, TERM, RunningSums
-from sparkdl.ensembles.boosting.target import Target, not_finite
+from sparkdl.ensembles.target import Target, not_finite
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import col
 

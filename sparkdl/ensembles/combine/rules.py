@@ -42,6 +42,7 @@ class Combining:
         intercept: constant of a sum.
         disagreement: whether to append the disagreement of the members.
         same_type: whether numbers keep the members' dtype instead of float64.
+        separate: whether to return the members' own predictions side by side, for ``SqlCombiner``.
     """
 
     rule: Rule
@@ -49,14 +50,23 @@ class Combining:
     intercept: float = 0.0
     disagreement: bool = False
     same_type: bool = False
+    separate: bool = False
+
+    @property
+    def column(self) -> str:
+        """The output of a member that it combines: its ``"probability"`` or its ``"prediction"``."""
+        return "probability" if self.rule == "soft" else "prediction"
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """Combine the outputs of all members, ``[M, B, ...]``, float32 or float64.
 
         Votes are float64 ``[B, classes]``; with disagreement ``[B, 2 * classes]``, where the second half is the weight
         of the members that predict each class. Numbers have the members' shape ``[B, ...]``; with disagreement
-        ``[B, D + 1]``, where the last column is the disagreement.
+        ``[B, D + 1]``, where the last column is the disagreement. Separate predictions are ``[B, M * K]`` in the
+        members' dtype: K probabilities of a soft vote, the class of a hard vote, or K numbers.
         """
+        if self.separate:
+            return self._predictions(outputs).transpose(0, 1).flatten(1)
         return self._votes(outputs) if self.rule in VOTES else self._number(outputs)
 
     def _votes(self, outputs: Tensor) -> Tensor:
@@ -68,12 +78,19 @@ class Combining:
 
     def _ballots(self, outputs: Tensor) -> Tensor:
         """Weight of the members that predict each class, ``[B, K]``; NaN if a member has no prediction."""
-        scores = torch.stack([-_score(outputs), _score(outputs)], -1) if _is_one_score(outputs) else outputs
+        scores = _scores(outputs)
         ballots = torch.zeros_like(scores[0], dtype=torch.float64)
         largest, classes = scores.max(-1, keepdim=True)  # the first of equals; NaN if any score is NaN
         for best, weight in zip(classes, self.weights, strict=True):
             ballots.scatter_add_(1, best, torch.full_like(best, weight, dtype=ballots.dtype))
         return ballots.masked_fill_(largest.isnan().any(0), torch.nan)
+
+    def _predictions(self, outputs: Tensor) -> Tensor:
+        """Each member's probabilities ``[M, B, K]``, classes ``[M, B]`` or numbers; a class is NaN if a score is."""
+        if self.rule == "hard":
+            largest, classes = _scores(outputs).max(-1)
+            return classes.to(outputs.dtype).masked_fill_(largest.isnan(), torch.nan)
+        return probabilities(outputs) if self.rule == "soft" else outputs
 
     def _number(self, outputs: Tensor) -> Tensor:
         total, dtype = weighted(outputs, self.weights), outputs.dtype if self.same_type else torch.float64
@@ -113,6 +130,11 @@ def probabilities(outputs: Tensor) -> Tensor:
         return outputs.transpose(1, 2).contiguous().softmax(1).transpose(1, 2)
     chance = _score(outputs).sigmoid()
     return torch.stack([1 - chance, chance], -1)
+
+
+def _scores(outputs: Tensor) -> Tensor:
+    """Scores of all classes, ``[M, B, K]``; for a single score s, they are -s and s."""
+    return torch.stack([-_score(outputs), _score(outputs)], -1) if _is_one_score(outputs) else outputs
 
 
 def _is_one_score(outputs: Tensor) -> bool:

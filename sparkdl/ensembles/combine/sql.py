@@ -2,6 +2,8 @@
 
 ``rules.py`` has the equations. A class unknown to a member gets the probability 0 from it. A null from a member counts
 as NaN, and the ensemble's prediction is then NaN. The expressions are lazy and shuffle nothing.
+
+If each row has its own voters, a member counts on the rows that its column of ``with_voters`` marks, and on no others.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 from pyspark.ml import Model
@@ -25,19 +26,22 @@ from sparkdl.ml.params import PredictionParams
 from sparkdl.spark.columns import col
 
 _VOTES, _PROBABILITY, _PREDICTION = "sparkdl votes", "sparkdl probability", "sparkdl prediction"
+_VOTER = "voter"
 
 
 @dataclass(frozen=True)
 class SqlCombiner:
     """Combines members by Spark expressions.
 
-    Hard votes require the number of classes; soft votes extend it to the members' largest number.
+    Hard votes require the number of classes; soft votes extend it to the members' largest number. With ``voters``, the
+    rows have the columns of ``with_voters``, and each row has a voter.
     """
 
     models: Sequence[Model]
     combining: Combining
     classes: int | None = None
     thresholds: Sequence[float] | None = None
+    voters: bool = False
 
     def with_outputs(self, dataset: DataFrame, names: dict[str, str]) -> DataFrame:
         """Append the ensemble's output columns to the rows.
@@ -45,15 +49,19 @@ class SqlCombiner:
         ``names`` has the names of the columns ``"raw"``, ``"probability"``, ``"prediction"`` and ``"disagreement"``,
         the first two for votes alone; "" omits a column.
         """
-        columns = ["probability"] if self.combining.rule == "soft" else ["prediction"]
+        columns = [self.combining.column]
         if self.combining.rule == "soft" and self.combining.disagreement:
             columns.append("prediction")
         frame = dataset
         for index, model in enumerate(self.models):
             frame = _with_member(frame, model, index, columns)
+        return self.combined(frame, names, dataset.columns)
+
+    def combined(self, frame: DataFrame, names: dict[str, str], kept: Sequence[str]) -> DataFrame:
+        """Combine rows that have the members' columns; of all others, keep the columns ``kept``."""
         frame, outputs = self._votes(frame) if self.combining.rule in VOTES else self._number(frame)
-        added = (output.alias(names[name]) for name, output in outputs.items() if names[name])
-        return frame.select(*map(col, dataset.columns), *added)
+        added = (output.alias(names[name]) for name, output in outputs.items() if names.get(name))
+        return frame.select(*map(col, kept), *added)
 
     def _votes(self, frame: DataFrame) -> tuple[DataFrame, dict[str, Column]]:
         frame = frame.withColumn(_VOTES, self._soft() if self.combining.rule == "soft" else self._hard())
@@ -72,7 +80,8 @@ class SqlCombiner:
         return frame, outputs
 
     def _soft(self) -> Column:
-        chances = [_chances(index) for index in range(len(self.models))]
+        none = F.array().cast("array<double>")
+        chances = [self._of_voter(index, _column(index, "probability"), none) for index in range(len(self.models))]
         if self.classes is not None:
             chances = [F.array_repeat(F.lit(0.0), self.classes), *chances]
         weights = (1.0,) * (len(chances) - len(self.models)) + tuple(self.combining.weights)
@@ -80,28 +89,32 @@ class SqlCombiner:
 
     def _hard(self) -> Column:
         assert self.classes is not None
-        predictions = [_number(index) for index in range(len(self.models))]
-        outside = [~F.isnan(one) & ((one < 0) | (one >= self.classes)) for one in predictions]
+        # Of a row without a vote, any class is valid: the sum leaves it out.
+        predictions = [self._of_voter(index, _number(index), F.lit(0.0)) for index in range(len(self.models))]
+        count, each = self.classes, F.array(*predictions)
+        outside = F.exists(each, lambda one: ~F.isnan(one) & ((one < 0) | (one >= count)))
         message = f"a member predicts a class outside 0 to {self.classes - 1}; set numClasses"
-        missing = reduce(Column.__or__, map(F.isnan, predictions))
+        missing = F.exists(each, F.isnan)
 
         def votes(class_: Column) -> Column:
             return self._sum(lambda index: F.when(predictions[index] == class_, 1.0).otherwise(0.0))
 
         classes = F.array(*(F.lit(float(class_)) for class_ in range(self.classes)))
         counted = F.when(missing, F.array_repeat(F.lit(math.nan), self.classes)).otherwise(F.transform(classes, votes))
-        return F.when(reduce(Column.__or__, outside), F.raise_error(F.lit(message))).otherwise(counted)
+        return F.when(outside, F.raise_error(F.lit(message))).otherwise(counted)
 
     def _number(self, frame: DataFrame) -> tuple[DataFrame, dict[str, Column]]:
         kinds = [frame.schema[_name(index, "prediction")].dataType for index in range(len(self.models))]
         arrays = {isinstance(kind, ArrayType) for kind in kinds}
         if len(arrays) > 1:
             raise InvalidInput("some members predict numbers and others arrays; expected all the same.")
+        if self.voters and arrays == {True}:
+            raise InvalidInput("the members predict arrays; an out-of-bag score expects numbers.")
         outputs = self._arrays() if arrays == {True} else self._scalars()
         return frame, outputs | {"prediction": outputs["prediction"].cast(_common(kinds))}
 
     def _scalars(self) -> dict[str, Column]:
-        mass = F.lit(in_order(self.combining.weights))
+        mass = self._sum(lambda _: F.lit(1.0)) if self.voters else F.lit(in_order(self.combining.weights))
         total = self._sum(_number)
         number = total / mass if self.combining.rule == "mean" else total + self.combining.intercept
         outputs = {"prediction": number}
@@ -125,9 +138,29 @@ class SqlCombiner:
         return outputs
 
     def _sum(self, value: Callable[[int], Column]) -> Column:
-        """``sum_m a_m value(m)``, in the order of the members."""
-        terms = [F.lit(weight) * value(index) for index, weight in enumerate(self.combining.weights)]
-        return reduce(Column.__add__, terms)
+        """``sum_m a_m value(m)`` over the voters, in the order of the members."""
+        weights = enumerate(self.combining.weights)
+        terms = [self._of_voter(index, F.lit(weight) * value(index), F.lit(0.0)) for index, weight in weights]
+        return F.aggregate(F.array(*terms), F.lit(0.0), lambda sum_, term: sum_ + term)
+
+    def _of_voter(self, index: int, value: Column, otherwise: Column) -> Column:
+        return F.when(_column(index, _VOTER), value).otherwise(otherwise) if self.voters else value
+
+
+def with_voters(frame: DataFrame, voters: Sequence[Column]) -> DataFrame:
+    """Append a boolean column per member: whether it votes on the row."""
+    return frame.withColumns({_name(index, _VOTER): voter for index, voter in enumerate(voters)})
+
+
+def with_members(frame: DataFrame, predictions: str, combining: Combining) -> DataFrame:
+    """Append the members' columns from a column of separate predictions, see ``Combining``."""
+    count, numbers = len(combining.weights), col(predictions)
+    if combining.rule == "soft":
+        size = (F.size(numbers) / count).cast("int")
+        columns = [F.slice(numbers, size * index + 1, size).cast("array<double>") for index in range(count)]
+    else:
+        columns = [F.get(numbers, index).cast("double") for index in range(count)]
+    return frame.withColumns({_name(index, combining.column): column for index, column in enumerate(columns)})
 
 
 def _with_member(frame: DataFrame, model: Model, index: int, columns: Sequence[str]) -> DataFrame:
@@ -141,7 +174,7 @@ def _with_member(frame: DataFrame, model: Model, index: int, columns: Sequence[s
     return (
         model.copy(values)
         .transform(frame)
-        .select(*map(col, frame.columns), *(_column(index, name) for name in columns))
+        .select(*map(col, frame.columns), *(_output(index, name).alias(_name(index, name)) for name in columns))
     )
 
 
@@ -157,8 +190,11 @@ def _number(index: int) -> Column:
     return _or_nan(_column(index).cast("double"))
 
 
-def _chances(index: int) -> Column:
-    vector = _column(index, "probability")
+def _output(index: int, what: str) -> Column:
+    """A member's column as it is combined: an array instead of a vector."""
+    vector = _column(index, what)
+    if what != "probability":
+        return vector
     return F.when(vector.isNull(), F.array(F.lit(math.nan))).otherwise(vector_to_array(vector))
 
 
@@ -178,7 +214,10 @@ def _weighted_arrays(arrays: Sequence[Column], weights: Sequence[float], missing
         # zip_with pads the shorter array with nulls.
         return one + other if missing is None else F.coalesce(one, F.lit(missing)) + F.coalesce(other, F.lit(missing))
 
-    return reduce(lambda total, array: F.zip_with(total, array, plus), scaled)
+    if len(scaled) == 1:
+        return scaled[0]
+    # Spark resolves lambdas within lambdas level by level, at most a hundred levels.
+    return F.aggregate(F.array(*scaled[1:]), scaled[0], lambda total, array: F.zip_with(total, array, plus))
 
 
 def _times(weight: float) -> Callable[[Column], Column]:

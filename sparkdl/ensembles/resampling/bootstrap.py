@@ -60,6 +60,10 @@ class Draw:
         """Number of draws of each row, as a Spark column of integers."""
         return cast(Column, self._times(uniform_column(row_id, self.seed)))
 
+    def out_of_bag(self, row_id: Column) -> Column:
+        """Whether each row is never drawn, as a Spark column of booleans."""
+        return self.column(row_id) == 0
+
     def _times(self, chances: Any) -> Any:
         """``k_i`` by ``u_i``, both NumPy arrays or both Spark columns."""
         raise NotImplementedError
@@ -105,6 +109,11 @@ class Bootstrap(Draw):
     def _times(self, chances: Any) -> Any:
         exceeded = sum(_integer(chances >= bound) for bound in self._bounds())
         return exceeded if self.replace else 1 - exceeded
+
+    def out_of_bag(self, row_id: Column) -> Column:
+        """Whether each row is never drawn, from the first bound alone: Spark evaluates all terms of a count."""
+        exceeds = uniform_column(row_id, self.seed) >= self._bounds()[0]
+        return ~exceeds if self.replace else exceeds
 
     def _bounds(self) -> list[float]:
         """``P(X <= k)`` for k = 0, 1, ... until the sum no longer grows."""

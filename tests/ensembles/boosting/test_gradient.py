@@ -15,7 +15,7 @@ from sklearn.ensemble import GradientBoostingRegressor
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.boosting.estimator import Boosting
 from sparkdl.ensembles.boosting.gradient import RESIDUAL, GradientRounds, start_of
-from sparkdl.ensembles.boosting.target import Target
+from sparkdl.ensembles.target import Target
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.columns import ROW_ID
 from sparkdl.training.early_stopping import EarlyStopping

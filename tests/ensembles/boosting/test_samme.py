@@ -15,7 +15,7 @@ from sparkdl.ensembles.boosting import running_sums
 from sparkdl.ensembles.boosting.exact_sums import exact_sums
 from sparkdl.ensembles.boosting.running_sums import SUM, TERM
 from sparkdl.ensembles.boosting.samme import WEIGHT, Samme, SammeRounds, classes_of
-from sparkdl.ensembles.boosting.target import Target
+from sparkdl.ensembles.target import Target
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
 from sparkdl.spark.jvm import release

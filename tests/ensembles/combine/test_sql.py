@@ -9,13 +9,17 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.ml.param.shared import HasPredictionCol, HasProbabilityCol
 from pyspark.sql import functions as F
 
+from sparkdl.ensembles.combine.rules import Combining
+from sparkdl.ensembles.combine.sql import SqlCombiner
 from sparkdl.ensembles.model import EnsembleModel
+from sparkdl.errors import InvalidInput
 from tests.ensembles.fakes import outputs
 
 pytestmark = pytest.mark.slow
 
 ROWS = 4
 WEIGHTS = [1.0, 0.5, 2.0]
+OUT = {"raw": "", "probability": "", "prediction": "prediction"}
 
 
 class Told(Model, HasPredictionCol, HasProbabilityCol):
@@ -65,6 +69,33 @@ def test_hard_votes_count_the_most_classes_of_any_member(spark, counts):
     votes = output(EnsembleModel(models, rule="hard"), spark)["rawPrediction"]
     np.testing.assert_array_equal(votes, [[0, 2, 0, 1]] * ROWS)
     assert output(EnsembleModel(models, rule="hard", numClasses=6), spark)["rawPrediction"].shape == (ROWS, 6)
+
+
+@pytest.mark.parametrize("rule", ["soft", "hard", "mean"])
+def test_members_may_be_many(spark, rule):
+    combining = Combining(rule, (1.0,) * 150)
+    value = F.array(F.lit(0.25), F.lit(0.75)) if rule == "soft" else F.lit(1.0)
+    members = {f"sparkdl member {index} {combining.column}": value for index in range(150)}
+    combined = SqlCombiner([Told()] * 150, combining, 2).combined(spark.range(2).withColumns(members), OUT, ["id"])
+    assert combined.collect() == [(0, 1.0), (1, 1.0)]
+
+
+@pytest.mark.parametrize("rule", ["soft", "hard", "mean"])
+def test_predictions_of_others_than_voters_do_not_count(spark, rule):
+    """The first member has no prediction of row 2, but only in one case votes on it."""
+    models = [Told(each, 2, f"if({each} is null, null, array(1 - {each}, {each}))") for each in (NULL, "1D", "1D")]
+    model = EnsembleModel(models, rule=rule, numClasses=2)
+    rows, votes = spark.range(ROWS).withColumnRenamed("id", "row").repartition(1), F.lit(True)
+    for first, expected in ((F.col("row") != 2, 1.0), (votes, np.nan)):
+        scored = model.with_votes(rows, [first, votes, ~votes], "votes", ["row"]).orderBy("row").toPandas()["votes"]
+        np.testing.assert_array_equal(scored[2], expected)
+        assert scored[[0, 1, 3]].notna().all()
+
+
+def test_arrays_have_no_voters(spark):
+    model = EnsembleModel([Told("array(1D, 2D)")], rule="mean")
+    with pytest.raises(InvalidInput, match="the members predict arrays; an out-of-bag score expects numbers"):
+        model.with_votes(spark.range(2), [F.lit(True)], "votes")
 
 
 NULL = "if(row = 2, null, if(row % 3 = 0, 0D, 1D))"

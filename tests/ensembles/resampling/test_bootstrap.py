@@ -47,11 +47,13 @@ def test_random_numbers_never_change():
 def test_spark_draws_equal_numpy(spark):
     frame = spark.createDataFrame([(value,) for value in IDS.tolist()], "id bigint").repartition(3)
     wanted = [draw.column(F.col("id")).alias(f"draw{number}") for number, draw in enumerate(DRAWS)]
+    wanted += [draw.out_of_bag(F.col("id")).alias(f"absent{number}") for number, draw in enumerate(DRAWS)]
     chances = [uniform_column(F.col("id"), seed).alias(f"chance{seed}") for seed in SEEDS]
     folds = fold_column(F.col("id"), 5, 11).alias("fold")
     found = frame.select("id", folds, *wanted, *chances).toPandas().set_index("id").loc[IDS]
     for number, draw in enumerate(DRAWS):
         np.testing.assert_array_equal(found[f"draw{number}"], draw.counts(IDS), str(draw))
+        np.testing.assert_array_equal(found[f"absent{number}"], draw.counts(IDS) == 0, str(draw))
     for seed in SEEDS:
         np.testing.assert_array_equal(found[f"chance{seed}"], uniform(IDS, seed))
     np.testing.assert_array_equal(found["fold"], np.floor(uniform(IDS, 11) * 5))

@@ -63,7 +63,7 @@ def test_other_predictions_than_spark_s_are_not_registered(saved, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(hashing, "bucket", lambda text, buckets: len(text) % buckets)
         with pytest.raises(
-            SparkdlError, match=r"without Spark, '\w+' of row 0 is .*, and with Spark .*; nothing is reg"
+            SparkdlError, match=r"without Spark, '\w+' of row \d is .*, and with Spark .*; nothing is reg"
         ):
             verify(path, rows)
     with pytest.raises(InvalidInput, match=r"the pipeline reads 'paid'; the rows have 'name', 'age'"):

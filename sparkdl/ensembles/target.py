@@ -1,4 +1,4 @@
-"""The columns that boosting itself reads: labels, weights, and the validation indicators."""
+"""The columns that an ensemble itself reads: labels, weights, and the validation indicators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkdl.spark.columns import col
 
 @dataclass(frozen=True)
 class Target:
-    """Column names of one boosting fit.
+    """Column names of one fit.
 
     Attributes:
         label: label column.
@@ -30,6 +30,11 @@ class Target:
     weight: str | None = None
     validation: str | None = None
     watched: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns of labels and weights."""
+        return [name for name in (self.label, self.weight) if name is not None]
 
     @property
     def labels(self) -> Column:
@@ -72,11 +77,15 @@ class Target:
         return row
 
 
-def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) -> Target:
-    """Validated column names of a base, and the boosting's own ``validationIndicatorCol``."""
+def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None = None) -> Target:
+    """Validated column names of a base, and the boosting's own ``validationIndicatorCol``.
+
+    Raises:
+        InvalidInput: the base has no label column or several, or a column is missing or has the wrong type.
+    """
     label = column(base, "labelCol")
     if label is None:
-        raise InvalidInput("base has no labelCol, or several; boosting expects one column of labels.")
+        raise InvalidInput("base has no labelCol, or several; expected one column of labels.")
     target = Target(label, column(base, "weightCol"), validation, column(base, "validationIndicatorCol"))
     for param, name, boolean in (
         ("labelCol", target.label, False),
@@ -91,13 +100,17 @@ def target_of(base: Estimator[Any], dataset: DataFrame, validation: str | None) 
         if not isinstance(kind, BooleanType if boolean else (NumericType, BooleanType)):
             expected = "booleans" if boolean else "numbers"
             raise InvalidInput(f"{param} is {name!r}, of type {kind.simpleString()}; expected {expected}.")
+    return target
+
+
+def check_outputs(base: Estimator[Any], dataset: DataFrame) -> None:
+    """Raise InvalidInput if the data has a column that the base's models write."""
     for param in ("predictionCol", "probabilityCol", "rawPredictionCol"):
         if column(base, param) in dataset.columns:
             raise InvalidInput(
                 f"the data has a column {column(base, param)!r}, which the base's models write; drop it, or set the "
                 f"base's {param} to another name."
             )
-    return target
 
 
 def not_finite(values: Column) -> Column:
