@@ -95,9 +95,9 @@ class Batcher:
             batch = transforms(stored, generator(self.plan.seed, epoch, step, self.shard.index))
             yield replace(
                 batch,
-                inputs=tuple(_arrive(rows, device) for rows in batch.inputs),
-                target=None if batch.target is None else _arrive(batch.target, device),
-                weights=None if batch.weights is None else _arrive(batch.weights, device),
+                inputs=tuple(arrive(rows, device) for rows in batch.inputs),
+                target=None if batch.target is None else arrive(batch.target, device),
+                weights=None if batch.weights is None else arrive(batch.weights, device),
             )
 
     def _chunks(
@@ -134,7 +134,7 @@ def stored_batch(
     ``cached`` are these rows, if they are on the device already.
     """
     tensors: Mapping[str, Input] = cached or {
-        name: _arrive(_taken(shard.tensors[name], chosen), device) for name in shard.columns.of_batches()
+        name: arrive(_taken(shard.tensors[name], chosen), device) for name in shard.columns.of_batches()
     }
     denominators = None if shard.denominators is None else _taken(shard.denominators, chosen)
     weight, rows = shard.columns.weight, len(next(iter(tensors.values())))
@@ -160,7 +160,8 @@ def _taken(rows: Rows, chosen: slice | Tensor) -> Rows:
     return rows[chosen] if isinstance(chosen, slice) else rows.index_select(0, chosen)
 
 
-def _arrive(rows: Rows, device: torch.device | None) -> Rows:
+def arrive(rows: Rows, device: torch.device | None) -> Rows:
+    """Move rows to a device, on GPUs from pinned memory without waiting; 16 and 32 bit integers become int64."""
     rows = promote_ints(rows)
     if device is None or device.type == "cpu":
         return rows

@@ -194,7 +194,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
             disagreement=disagreement,
         )
         factory = VmapFactory(tuple((scorer.factory, scorer.weights) for scorer in scorers), combining, first.precision)
-        return Scorer(factory, b"", outputs, first.precision, first.columns, first.collate)
+        return Scorer(factory, b"", outputs, first.precision, first.columns, first.collate, first.device)
 
     def _shipment(self, scorer: Scorer) -> ModelBroadcast:
         """The members' broadcast; a new one if the members or their combination changed."""
@@ -261,6 +261,7 @@ def _needs(scorer: Scorer) -> tuple[Any, ...]:
         scorer.precision,
         scorer.columns,
         scorer.collate,
+        scorer.device,
         scorer.outputs.scalar,
         scorer.outputs.probabilities,
     )

@@ -189,7 +189,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             **vars(fitted),
         )
         # As in pyspark: transform() accepts a map with Params of the estimator, so the model takes over its uid.
-        return self._copyValues(model._resetUid(self.uid))
+        copied = self._copyValues(model._resetUid(self.uid))
+        copied.clear(copied.device)  # tasks that score need no GPU of their own
+        return copied
 
     def objective(self) -> Objective:
         """The objective that training minimizes, from the Params.

@@ -10,6 +10,7 @@ from pyspark.ml import Model
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
+from sparkdl.cluster.group.devices import scoring_device
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.evaluation import (
@@ -154,8 +155,9 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: a column is missing or cannot become a tensor, or the model's output has the wrong shape.
         """
-        if self._loaded is None:
-            self._loaded = CachedModel(self.module())
+        if self._loaded is None or self._loaded.device.type != self.getDevice():
+            device = scoring_device(self.getDevice(), None, 0)
+            self._loaded = CachedModel.on(device, self.module(), self._trained.precision)
         return self.predictor(self._loaded).predict(data)
 
     def module(self) -> nn.Module:
@@ -214,7 +216,7 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: the path exists, the model cannot be exported, or packages are missing.
         """
-        types = self.predictor().input_types
+        types = self.predictor(CachedModel(self.module())).input_types
         names = None if types is None else [name for name, _, _ in types]
         _write_new(path, lambda: to_onnx(self._trained.program(), names))
 

@@ -105,6 +105,9 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
     assembleInputs: Param[bool] = param(
         "whether forward() gets one argument, all input columns side by side [B, numbers]", to_boolean, False
     )
+    device: Param[str] = param(
+        "cpu or cuda; a fitted model scores on the CPU until its own device is set", one_of(("cpu", "cuda")), "cpu"
+    )
     collate: Param[Callable[..., Any] | None] = param(
         "collate(inputs, target) -> (inputs, target), applied to every batch; None for none", to_function, None
     )
@@ -257,7 +260,6 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     )
     epochs: Param[int] = param("passes over the data", at_least(1), 10, _NOT_IN_ROUNDS & ~Scope.RUN)
     seed: Param[int] = param("seed of weights, permutations and dropout", to_int, 0)
-    device: Param[str] = param("cpu or cuda", one_of(("cpu", "cuda")), "cpu")
     precision: Param[str] = param(
         "fp32, bf16 or fp16 (autocast; fp16 scales the loss), or fp64", one_of(PRECISIONS), "fp32"
     )

@@ -51,6 +51,7 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
     labelCol: Param[str | list[str] | None]
     columnSpecs: Param[list[InputColumn]]
     assembleInputs: Param[bool]
+    device: Param[str]
     collate: Param[Callable[..., Any] | None]
     def getInputCols(self) -> list[str]: ...
     def setInputCols(self, value: list[str]) -> Self: ...
@@ -62,6 +63,8 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
     def setColumnSpecs(self, value: list[InputColumn]) -> Self: ...
     def getAssembleInputs(self) -> bool: ...
     def setAssembleInputs(self, value: bool) -> Self: ...
+    def getDevice(self) -> str: ...
+    def setDevice(self, value: str) -> Self: ...
     def getCollate(self) -> Callable[..., Any] | None: ...
     def setCollate(self, value: Callable[..., Any] | None) -> Self: ...
 
@@ -130,7 +133,6 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     dropLast: Param[bool]
     epochs: Param[int]
     seed: Param[int]
-    device: Param[str]
     precision: Param[str]
     channelsLast: Param[bool]
     compile: Param[str | None]
@@ -171,7 +173,6 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         dropLast: bool = False,
         epochs: int = 10,
         seed: int = 0,
-        device: str = "cpu",
         precision: str = "fp32",
         channelsLast: bool = False,
         compile: str | None = None,
@@ -194,6 +195,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         labelCol: str | list[str] | None = "label",
         columnSpecs: list[InputColumn] = ...,
         assembleInputs: bool = False,
+        device: str = "cpu",
         collate: Callable[..., Any] | None = None,
         thresholds: list[float] | None = None,
         predictionCol: str = "prediction",
@@ -237,7 +239,6 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         dropLast: bool = False,
         epochs: int = 10,
         seed: int = 0,
-        device: str = "cpu",
         precision: str = "fp32",
         channelsLast: bool = False,
         compile: str | None = None,
@@ -260,6 +261,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         labelCol: str | list[str] | None = "label",
         columnSpecs: list[InputColumn] = ...,
         assembleInputs: bool = False,
+        device: str = "cpu",
         collate: Callable[..., Any] | None = None,
         thresholds: list[float] | None = None,
         predictionCol: str = "prediction",
@@ -320,8 +322,6 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     def setEpochs(self, value: int) -> Self: ...
     def getSeed(self) -> int: ...
     def setSeed(self, value: int) -> Self: ...
-    def getDevice(self) -> str: ...
-    def setDevice(self, value: str) -> Self: ...
     def getPrecision(self) -> str: ...
     def setPrecision(self, value: str) -> Self: ...
     def getChannelsLast(self) -> bool: ...

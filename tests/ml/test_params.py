@@ -101,7 +101,16 @@ VALUES = {name: value for name, (_, value) in PARAMS.items()} | {
     "model": nets.scores,
     "loss": nn.L1Loss(),
 }
-MODEL_PARAMS = {"inputCols", "featuresCol", "labelCol", "columnSpecs", "assembleInputs", "collate", "thresholds"}
+MODEL_PARAMS = {
+    "device",
+    "inputCols",
+    "featuresCol",
+    "labelCol",
+    "columnSpecs",
+    "assembleInputs",
+    "collate",
+    "thresholds",
+}
 MODEL_PARAMS |= {"predictionCol", "rawPredictionCol", "probabilityCol"}
 
 

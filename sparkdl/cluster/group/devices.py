@@ -131,6 +131,23 @@ def choose(lines: Sequence[Mapping[str, Any]], rank: int, *, device: str, backen
     return Choice(torch.device("cuda", cards[rank]), backend)
 
 
+def scoring_device(device: str, addresses: Sequence[str] | None, number: int) -> torch.device:
+    """The device on which a process scores rows, alone: the GPU that the cluster assigned, else one by ``number``.
+
+    Raises:
+        InvalidInput: ``device`` is ``"cuda"``, and this process sees no GPU, or not the assigned one.
+    """
+    if device == "cpu":
+        return torch.device("cpu")
+    gpus = find_gpus(addresses)
+    if not gpus.visible:
+        raise InvalidInput(
+            "device is 'cuda', and PyTorch sees no GPU in this process. Score where there are GPUs, or set "
+            "device='cpu', as in model.setDevice('cpu')."
+        )
+    return torch.device("cuda", number % gpus.visible if gpus.assigned is None else gpus.assigned)
+
+
 def _card(lines: Sequence[Mapping[str, Any]], rank: int) -> int:
     """The index of a worker's GPU on its host; workers without an assignment take turns."""
     line = lines[rank]
