@@ -39,12 +39,17 @@ class DeviceCache:
 
         Raises as ``fits``.
         """
-        columns = {name: shard.tensors[name] for name in shard.columns.of_batches()}
-        tensors = {name: column for name, column in columns.items() if isinstance(column, Tensor)}
+        tensors = DeviceCache.columns(shard)
         size = sum(column.numel() * promote_ints(column[:0]).element_size() for column in tensors.values())
-        if not fits(size, device, mode) or len(tensors) < len(columns):
+        if not fits(size, device, mode) or len(tensors) < len(set(shard.columns.of_batches())):
             return None
         return DeviceCache({name: promote_ints(tensor.to(device)) for name, tensor in tensors.items()}, device)
+
+    @staticmethod
+    def columns(shard: Shard) -> dict[str, Tensor]:
+        """The columns of a shard's batches on the host that are not ragged, in the order of batches."""
+        columns = {name: shard.tensors[name] for name in shard.columns.of_batches()}
+        return {name: column for name, column in columns.items() if isinstance(column, Tensor)}
 
     def taken(self, positions: Tensor) -> dict[str, Tensor]:
         """The rows at ``positions``, which are on the device."""
