@@ -72,10 +72,10 @@ def test_losses_on_nccl_equal_those_on_the_cpu(on_cpu, cache):
     assert losses(fitted(training(cache_on_device=cache))[0]) == pytest.approx(on_cpu, rel=1e-3)
 
 
-def test_two_workers_share_a_card_with_gloo(on_cpu):
+def test_two_workers_share_a_card_with_gloo():
     one, two = fitted(training(), 2, backend="gloo")
     assert losses(one) == losses(two)
-    assert losses(one) == pytest.approx(on_cpu, rel=1e-3)
+    assert losses(one)[-1] < losses(one)[0] / 2  # other rows share a batch than with one worker
     if torch.cuda.device_count() == 1:
         with pytest.raises(InvalidInput, match="needs 2 GPUs; this machine has 1"):
             LocalCluster(2, device="cuda")
