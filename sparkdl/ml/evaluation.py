@@ -247,18 +247,20 @@ def measure_tokens(predictions: DataFrame, label: str, columns: OutputColumns, c
     """Compute the metrics of the classes of tokens or pixels over all labels from 0 to ``classes - 1``.
 
     Raises:
-        InvalidInput: a row has another number of labels than of predictions, a prediction is NaN, or there is no label.
+        InvalidInput: a row has another number of labels than of predictions, the prediction of such a label is NaN, or
+            there is no such label.
     """
     true = _doubles(predictions, label).alias("true")
     rows = predictions.where(col(label).isNotNull()).select(true, _doubles(predictions, columns.prediction).alias("p"))
     pairs = rows.select(F.explode(F.arrays_zip("true", "p")).alias("pair")).groupBy("pair.true", "pair.p").count()
     counted = [tuple(row) for row in pairs.collect()]
+    counted = [(true, predicted, number) for true, predicted, number in counted if true is None or 0 <= true < classes]
     if any(predicted is None or true is None or math.isnan(predicted) for true, predicted, _ in counted):
         raise InvalidInput(
             f"rows of {label} have another number of labels than of predictions, nulls, or predictions that are NaN; "
             "expected a label and a class for each token or pixel."
         )
-    counts = {(int(true), int(predicted)): number for true, predicted, number in counted if 0 <= true < classes}
+    counts = {(int(true), int(predicted)): number for true, predicted, number in counted}
     if not counts:
         raise InvalidInput(f"no row has a label from 0 to {classes - 1} in the column {label}; expected some.")
     return ClassifierMetrics(counts)

@@ -55,7 +55,9 @@ class Watch:
         self._run, self._progress = run, Progress()
         self._configuration: dict[str, Any] = {"class": type(estimator).__name__}
         for param in filter(estimator.isDefined, estimator.params):
-            self._configuration[param.name] = to_json_value(estimator.getOrDefault(param))
+            getter = getattr(estimator, f"get{param.name[0].upper()}{param.name[1:]}", None)  # a default may depend
+            value = estimator.getOrDefault(param) if getter is None else getter()
+            self._configuration[param.name] = to_json_value(value)
         if run.directory is not None:
             self._configuration["runDir"] = public(run.directory)
         self._trackers = TrackerList(trackers, TrackerContext(self.title, run.directory, self._configuration))

@@ -160,6 +160,10 @@ class TorchModel(OutputParams, Saveable, Model):
             self._loaded = CachedModel.on(device, self.module(), self._trained.precision)
         return self.predictor(self._loaded).predict(data)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes without the module that ``predict`` keeps, for copies and pickles."""
+        return {**self.__dict__, "_loaded": None}
+
     def module(self) -> nn.Module:
         """The trained module on the CPU, in evaluation mode."""
         return self._trained.module()

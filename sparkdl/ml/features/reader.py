@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.redaction import public
 from sparkdl.ml.features.assembling import VectorAssembler
 from sparkdl.ml.features.column import Column
 from sparkdl.ml.features.hashing import FeatureHasher
@@ -96,7 +97,7 @@ def read_pipeline(uri: str, others: Readers) -> FeaturePipeline:
     """
     saved = SavedStage.open(uri)
     if saved.class_name not in PIPELINES:
-        raise InvalidInput(f"{uri} holds a {saved.class_name}; expected a saved PipelineModel.")
+        raise InvalidInput(f"{public(uri)} holds a {saved.class_name}; expected a saved PipelineModel.")
     stages = list(_stages(saved, others))
     labels: dict[str, tuple[str, ...]] = {}
     for at, stage in enumerate(stages):

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.io.redaction import public
 from sparkdl.ml.features.column import Array
 
 _DOUBLES = {"NaN": float("nan"), "Inf": float("inf"), "-Inf": float("-inf")}  # which JSON does not have
@@ -42,7 +43,7 @@ class SavedStage:
             metadata = json.loads(text)
             return SavedStage(uri, {"class": metadata["class"], "uid": metadata["uid"], **metadata})
         except (ValueError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{uri} holds no saved stage of pyspark.ml: metadata: {error}.") from error
+            raise InvalidInput(f"{public(uri)} holds no saved stage of pyspark.ml: metadata: {error}.") from error
 
     @property
     def uid(self) -> str:
@@ -80,7 +81,7 @@ class SavedStage:
             ]
             (row,) = rows
         except (ValueError, pa.ArrowException) as error:
-            raise InvalidInput(f"{self.uri} is damaged: data: {error}.") from error
+            raise InvalidInput(f"{public(self.uri)} is damaged: data: {error}.") from error
         return dict(row)
 
     def vector(self, name: str) -> Array:
@@ -108,5 +109,5 @@ def _parts(uri: str, name: str) -> list[bytes]:
     folder = files.Folder.of(uri)
     names = sorted(part for part in folder.sizes(name) if part.startswith("part-"))
     if not names:
-        raise InvalidInput(f"{uri} holds no saved stage of pyspark.ml: {name}/part-* is missing.")
+        raise InvalidInput(f"{public(uri)} holds no saved stage of pyspark.ml: {name}/part-* is missing.")
     return [folder.read(f"{name}/{part}") for part in names]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.redaction import public
 from sparkdl.ml.features.reader import PIPELINES, read_pipeline
 from sparkdl.ml.features.saved_stage import SavedStage
 from sparkdl.ml.inference.predictor import Predictor
@@ -34,19 +35,19 @@ def load_predictor(path: str, *, trust: bool = False) -> Predictor | SavedPipeli
         return _predictor(stage, trust=trust)
     if stage.class_name not in PIPELINES:
         raise InvalidInput(
-            f"{path} holds a {stage.class_name}; expected a TorchModel, or a PipelineModel with one. Other models "
-            "predict on Spark, by transform."
+            f"{public(path)} holds a {stage.class_name}; expected a TorchModel, or a PipelineModel with one. Other "
+            "models predict on Spark, by transform."
         )
     return SavedPipeline(read_pipeline(path, {_TORCH_MODEL: lambda saved: TorchStage(_predictor(saved, trust=trust))}))
 
 
 def _predictor(stage: SavedStage, *, trust: bool) -> Predictor:
-    fields = fields_of(stage.uri, stage.metadata, _TORCH_MODEL)
-    saved = SavedFolder(stage.uri, stage.uri, fields, trust)
+    path = public(stage.uri)
+    saved = SavedFolder(path, stage.uri, fields_of(path, stage.metadata, _TORCH_MODEL), trust)
     try:
         return Predictor.of(TrainedModule.load(saved), _params(stage, saved))
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
-        raise InvalidInput(f"{stage.uri} is damaged: {type(error).__name__}: {error}.") from error
+        raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error
 
 
 def _params(stage: SavedStage, saved: SavedFolder) -> Mapping[str, Any]:

@@ -58,8 +58,10 @@ class Predictor:
         """
         arrow = isinstance(data, (pa.Table, pa.RecordBatch))
         columns = [_arrow(name, values) for name, values in zip(self.inputs, self._picked(data), strict=True)]
-        self._scorer.columns.check(pa.schema(list(zip(self.inputs, [column.type for column in columns], strict=True))))
         rows = list(map(len, columns))
+        if not any(rows):  # without rows a column of objects has no type
+            columns = [pa.array([], pa.float32()) for _ in columns]
+        self._scorer.columns.check(pa.schema(list(zip(self.inputs, [column.type for column in columns], strict=True))))
         if len(set(rows)) > 1:
             raise InvalidInput(f"the inputs have {rows} rows; expected equal numbers.")
         scored = next(self._scorer.scores([tuple(columns)], self._loaded))
@@ -132,7 +134,7 @@ def _arrow(name: str, values: Any) -> pa.Array:
         array = _array(values.to_numpy() if isinstance(values, pd.Series) else values)
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise InvalidInput(f"column {name!r} cannot become a tensor: {error}") from error
-    if array.type == pa.null():
+    if array.type == pa.null() and len(array):
         raise InvalidInput(f"column {name!r} has no values; expected numbers.")
     return array
 

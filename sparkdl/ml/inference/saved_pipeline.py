@@ -91,7 +91,10 @@ class SavedPipeline:
             InvalidInput: a column is missing, or has values that a stage rejects.
         """
         if isinstance(data, (pa.Table, pa.RecordBatch)):
-            return pa.Table.from_pandas(self.predict(data.to_pandas()), preserve_index=False)
+            frame = self.predict(data.to_pandas())
+            return pa.table(
+                {name: pa.array(list(frame[name]), _type(kind, depth)) for name, kind, depth in self.output_types}
+            )
         if not isinstance(data, (pd.DataFrame, Mapping)):
             raise InvalidInput(f"the data is a {type(data).__name__}; expected a DataFrame with {listed(self.inputs)}.")
         frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(dict(data))
@@ -120,3 +123,8 @@ class SavedPipeline:
                     depth = same[2] if stage.kind == "same" else int(stage.kind == "vector")
                     types[name] = name, "string" if stage.kind == "string" else "double", depth
         return [types[name] for name in self.outputs]
+
+
+def _type(kind: str, depth: int) -> pa.DataType:
+    plain = {"float": pa.float32(), "double": pa.float64(), "string": pa.string()}[kind]
+    return plain if depth == 0 else pa.list_(_type(kind, depth - 1))

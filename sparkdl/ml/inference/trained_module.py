@@ -109,7 +109,9 @@ class TrainedModule:
 
     def scorer(self, params: Mapping[str, Any]) -> Scorer:
         """The scorer of a model with these ``params``, the values of ``OutputParams`` by name."""
-        inputs = described(params["inputCols"], params["columnSpecs"], params["labelCol"])
+        # A description of a label is for training only.
+        specs = [column for column in params["columnSpecs"] if column.name in params["inputCols"]]
+        inputs = described(params["inputCols"], specs)
         if self.dims:
             check_one_length(inputs)
         columns = Columns(inputs, floating=self.floating)

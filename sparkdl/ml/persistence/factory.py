@@ -10,10 +10,13 @@ from typing import Any
 from sparkdl.errors import InvalidInput
 
 _FOREIGN = sys.stdlib_module_names | {
-    *("cloudpickle", "jsonargparse", "numpy", "pandas", "pip", "py4j", "pyarrow", "pyspark", "safetensors"),
-    *("setuptools", "torch", "torchmetrics", "tqdm", "yaml"),
+    *("sparkdl", "cloudpickle", "fsspec", "jsonargparse", "numpy", "pandas", "pip", "psutil", "py4j", "pyarrow"),
+    *("pyspark", "safetensors", "setuptools", "sympy", "torch", "torchmetrics", "tqdm", "yaml"),
+    *("coverage", "docutils", "IPython", "ipykernel", "jinja2", "joblib", "jupyter_client", "lightning_fabric"),
+    *("lightning_utilities", "matplotlib", "mlflow", "myst_parser", "nbclient", "nbformat", "onnx", "onnx_ir"),
+    *("onnxruntime", "onnxscript", "plotly", "pytest", "scipy", "sklearn", "sphinx", "tensorboard"),
 }
-"""Packages installed with sparkdl, some of whose functions run code or unpickle their arguments."""
+"""sparkdl and packages that it or its extras install, some of whose functions run code or unpickle their arguments."""
 
 
 def path_of(value: Any) -> str:

@@ -26,7 +26,7 @@ class SavedFolder:
     """One saved instance.
 
     Attributes:
-        path: as the user gave it, for messages.
+        path: as the user gave it, without credentials, for messages.
         root: the path or URI that ``sparkdl.io.files`` reads.
         fields: the JSON values that its class declared.
         trusted: whether pickled parts may be loaded.
@@ -40,7 +40,7 @@ class SavedFolder:
     def file(self, name: str) -> bytes:
         """The bytes of the file ``name`` beside the metadata."""
         try:
-            return files.read(f"{self.root}/{name}")
+            return files.read(files.join(self.root, name))
         except OSError as error:
             raise InvalidInput(f"{self.path} is damaged: {name} cannot be read: {error}") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import cloudpickle
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -175,6 +176,26 @@ def test_setters_change_the_predictions_of_a_model_that_predicted_before():
     model.setProbabilityCol("").setThresholds([1.0, 1e9, 1e9])
     assert list(model.predict(X)) == ["prediction", "rawPrediction"]
     assert set(model.predict(X)["prediction"]) == {0.0}
+
+
+def test_a_pickled_model_has_no_module_of_predict():
+    model = made()
+    before = len(cloudpickle.dumps(model))
+    wanted = model.predict(X)
+    assert len(cloudpickle.dumps(model)) < before + 200
+    pd.testing.assert_frame_equal(cloudpickle.loads(cloudpickle.dumps(model)).predict(X), wanted)
+    pd.testing.assert_frame_equal(model.copy().predict(X), wanted)
+
+
+def test_no_rows_of_any_form_give_no_predictions():
+    table = pa.table({"x": pa.array([], pa.list_(pa.float64()))})
+    for rows in (pd.DataFrame({"x": list(X)})[:0], {"x": []}, [], table):
+        assert len(made().predict(rows)["prediction"]) == 0
+
+
+def test_a_description_of_another_label_column_is_ignored():
+    model = made(columnSpecs=[InputColumn("mask", shape=(3, 3))], labelCol="truth")
+    assert len(model.predict(X)) == len(X)
 
 
 WITHOUT_PYSPARK = """

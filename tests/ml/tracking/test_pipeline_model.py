@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import pyarrow as pa
 import pytest
 from mlflow import MlflowClient
 from pyspark.ml import Pipeline, PipelineModel
@@ -56,6 +57,9 @@ def test_signature_of_a_verified_pipeline(saved):
     assert verified.rows == len(ROWS)
     assert type(verified).of(verified.json()) == verified
     assert len(load_predictor(path).predict({name: [] for name in INPUTS})) == 0
+    table = load_predictor(path).predict(pa.Table.from_pandas(rows.toPandas()))
+    assert [str(table.schema.field(name).type).partition("<")[0] for name, *_ in outputs] == ["double", "list", "list"]
+    assert table.schema.field("rawPrediction").type.value_type == pa.float32()
 
 
 def test_other_predictions_than_spark_s_are_not_registered(saved, monkeypatch):
