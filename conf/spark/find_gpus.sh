@@ -7,5 +7,5 @@ if [[ -n ${CUDA_VISIBLE_DEVICES:-} ]]; then
 else
     mapfile -t addresses < <(nvidia-smi --query-gpu=index --format=csv,noheader)
 fi
-quoted=$(printf '"%s",' "${addresses[@]}")
+quoted=$( ((${#addresses[@]} == 0)) || printf '"%s",' "${addresses[@]}")
 echo "{\"name\": \"gpu\", \"addresses\": [${quoted%,}]}"

@@ -43,7 +43,12 @@ class DeviceCache:
         size = sum(column.numel() * promote_ints(column[:0]).element_size() for column in tensors.values())
         if not fits(size, device, mode) or len(tensors) < len(set(shard.columns.of_batches())):
             return None
-        return DeviceCache({name: promote_ints(tensor.to(device)) for name, tensor in tensors.items()}, device)
+        try:
+            return DeviceCache({name: promote_ints(tensor.to(device)) for name, tensor in tensors.items()}, device)
+        except torch.OutOfMemoryError:  # other processes have taken the memory
+            if mode == "always":
+                raise
+            return None
 
     @staticmethod
     def columns(shard: Shard) -> dict[str, Tensor]:

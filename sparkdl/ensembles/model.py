@@ -179,6 +179,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
             any(_needs(scorer) != _needs(first) for scorer in scorers)
             or self._votes != (kind == "classifier")
             or first.outputs.probabilities
+            or any(scorer.device != "cpu" for scorer in scorers)  # each on its own device
         ):
             return None
         if (self.rule == "hard" or disagreement) and any(member.getThresholds() is not None for member in members):
@@ -194,7 +195,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
             disagreement=disagreement,
         )
         factory = VmapFactory(tuple((scorer.factory, scorer.weights) for scorer in scorers), combining, first.precision)
-        return Scorer(factory, b"", outputs, first.precision, first.columns, first.collate, first.device)
+        return Scorer(factory, b"", outputs, first.precision, first.columns, first.collate)
 
     def _shipment(self, scorer: Scorer) -> ModelBroadcast:
         """The members' broadcast; a new one if the members or their combination changed."""
@@ -261,7 +262,6 @@ def _needs(scorer: Scorer) -> tuple[Any, ...]:
         scorer.precision,
         scorer.columns,
         scorer.collate,
-        scorer.device,
         scorer.outputs.scalar,
         scorer.outputs.probabilities,
     )

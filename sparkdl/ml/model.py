@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.ml import Model
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
@@ -36,6 +37,7 @@ from sparkdl.ml.persistence.reader_writer import Saveable, Saved
 from sparkdl.ml.report import Report, TrainingSummary
 from sparkdl.spark.columns import check_frame
 from sparkdl.spark.jvm import qualify
+from sparkdl.spark.slots.task_resources import assigned_gpus
 from sparkdl.training.objective import ModelFactory, OutputKind
 
 
@@ -156,7 +158,8 @@ class TorchModel(OutputParams, Saveable, Model):
             InvalidInput: a column is missing or cannot become a tensor, or the model's output has the wrong shape.
         """
         if self._loaded is None or self._loaded.device.type != self.getDevice():
-            device = scoring_device(self.getDevice(), None, 0)
+            context = TaskContext.get()  # of a user's own UDF
+            device = scoring_device(self.getDevice(), None if context is None else assigned_gpus(context))
             self._loaded = CachedModel.on(device, self.module(), self._trained.precision)
         return self.predictor(self._loaded).predict(data)
 

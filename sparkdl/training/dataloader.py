@@ -48,9 +48,7 @@ class Rows:
             bounds = group.gather(label_bounds(shard, training.classes))
             check_bounds(bounds, training.classes)
         criterion = training.objective.criterion()
-        self.cache = None
-        if training.collate is None and training.augment is None:
-            self.cache = DeviceCache.of(shard, device, training.cache_on_device)
+        self.cache: DeviceCache | None = None
         shard, self.validation = _split(shard.with_denominators(criterion.denominators), group)
         self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle, training.drop_last)
         transforms = Transforms(training.collate, training.augment, criterion.denominators)
@@ -66,7 +64,13 @@ class Rows:
             shard = shard.with_unit_denominators()
         self._collate, self._kind, self._device = training.collate, training.kind, device
         self._objective = training.objective
-        self._batcher = Batcher(shard, self.plan, device, transforms, self.cache)
+        self._mode = "never" if transforms else training.cache_on_device
+        self._batcher = Batcher(shard, self.plan, device, transforms)
+
+    def hold(self) -> None:
+        """Copy the rows to the device if they are to be held there; call it when the model is on the device."""
+        self.cache = DeviceCache.of(self.shard, self._device, self._mode)
+        self._batcher = replace(self._batcher, cache=self.cache)
 
     def try_model(self, module: nn.Module) -> dict[str, Any]:
         """Try the module on the first rows, see ``sparkdl.training.trial``; the report's ``inputs`` and ``output``."""

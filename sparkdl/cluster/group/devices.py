@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +33,12 @@ class Gpus:
     Attributes:
         visible: the number of GPUs that torch sees in this process.
         assigned: the index of the GPU that the cluster assigned; None if it assigned none.
+        uuids: of the visible GPUs: processes of one host may count different GPUs from 0.
     """
 
     visible: int
     assigned: int | None = None
+    uuids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,16 @@ class Choice:
     backend: str
 
 
-def find_gpus(addresses: Sequence[str] | None, uuid_of: Callable[[int], str] | None = None) -> Gpus:
+def find_gpus(addresses: Sequence[str] | None) -> Gpus:
     """The GPUs of this process, of which the cluster assigned those with ``addresses``; None if it assigns none.
 
-    This initialises CUDA only to compare UUIDs. Of several addresses the worker uses the first, with a warning.
+    This initialises CUDA. Of several addresses the worker uses the first, with a warning.
 
     Raises:
         InvalidInput: the cluster assigned a GPU without an address, or one that this process does not see.
     """
-    visible = torch.cuda.device_count()
     if addresses is None:
-        return Gpus(visible)
+        return _gpus(None)
     if not addresses or not addresses[0].strip():
         raise InvalidInput(
             f"the cluster assigned a GPU without an address: {list(addresses)}. Expected addresses from its discovery "
@@ -72,35 +73,32 @@ def find_gpus(addresses: Sequence[str] | None, uuid_of: Callable[[int], str] | N
     if "CUDA_VISIBLE_DEVICES" not in os.environ:
         # nvidia-smi, and so discovery scripts, count GPUs in this order, and CUDA by default the fastest first.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    return Gpus(visible, _index(addresses[0].strip(), visible, uuid_of or _uuid))
+    return _gpus(addresses[0].strip())
 
 
-def _index(address: str, visible: int, uuid_of: Callable[[int], str]) -> int:
-    only = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if address.isdecimal():
-        if int(address) < visible:
-            return int(address)
-    elif address in (listed := only.split(",")):
-        return listed.index(address)
-    else:
-        for index in range(visible):
-            if uuid_of(index) == address.removeprefix("GPU-"):
-                return index
+def _gpus(address: str | None) -> Gpus:
+    visible, only = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    uuids = tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(visible))
+    listed, uuid = only.split(","), (address or "").removeprefix("GPU-")
+    if address is None:
+        return Gpus(visible, None, uuids)
+    if address.isdecimal() and int(address) < visible:
+        return Gpus(visible, int(address), uuids)
+    if not address.isdecimal() and address in listed:
+        return Gpus(visible, listed.index(address), uuids)
+    if uuid in uuids:
+        return Gpus(visible, uuids.index(uuid), uuids)
     raise InvalidInput(
         f"the cluster assigned the GPU {address!r}, and the worker sees {visible} GPUs, with CUDA_VISIBLE_DEVICES="
         f"{only or 'unset'}. Expected an index into these GPUs, or a UUID."
     )
 
 
-def _uuid(index: int) -> str:
-    return str(torch.cuda.get_device_properties(index).uuid)
-
-
 def choose(lines: Sequence[Mapping[str, Any]], rank: int, *, device: str, backend: str = "auto") -> Choice:
     """Choose a worker's device from all workers' lines.
 
     Args:
-        lines: by rank: ``host``, and for ``device="cuda"`` ``visible`` and ``assigned`` as in ``Gpus``.
+        lines: by rank: ``host``, and for ``device="cuda"`` the fields of ``Gpus``.
         rank: the worker's rank.
         device: ``"cpu"`` or ``"cuda"``.
         backend: ``"nccl"``, ``"gloo"``, or ``"auto"`` for NCCL on GPUs and gloo on CPUs.
@@ -119,7 +117,7 @@ def choose(lines: Sequence[Mapping[str, Any]], rank: int, *, device: str, backen
             "or set device='cpu'."
         )
     cards = [_card(lines, at) for at in range(len(lines))]
-    places = [(line["host"], card) for line, card in zip(lines, cards, strict=True)]
+    places = [(line["host"], line["uuids"][card]) for line, card in zip(lines, cards, strict=True)]
     shared = [at for at, place in enumerate(places) if places.count(place) > 1]
     if shared and backend == "nccl":
         first = places[shared[0]]
@@ -131,21 +129,28 @@ def choose(lines: Sequence[Mapping[str, Any]], rank: int, *, device: str, backen
     return Choice(torch.device("cuda", cards[rank]), backend)
 
 
-def scoring_device(device: str, addresses: Sequence[str] | None, number: int) -> torch.device:
-    """The device on which a process scores rows, alone: the GPU that the cluster assigned, else one by ``number``.
+def scoring_device(device: str, addresses: Sequence[str] | None = None) -> torch.device:
+    """The device on which a process scores rows, alone, always the same one.
+
+    Args:
+        device: ``"cpu"``, ``"cuda"`` or a certain GPU, such as ``"cuda:1"``.
+        addresses: as for ``find_gpus``. Without them, processes take turns by their numbers.
 
     Raises:
-        InvalidInput: ``device`` is ``"cuda"``, and this process sees no GPU, or not the assigned one.
+        InvalidInput: this process sees no GPU, or not this one.
     """
-    if device == "cpu":
-        return torch.device("cpu")
+    chosen = torch.device(device)
+    if chosen.type == "cpu":
+        return chosen
     gpus = find_gpus(addresses)
-    if not gpus.visible:
+    if chosen.index is not None and chosen.index < gpus.visible:
+        return chosen
+    if not gpus.visible or chosen.index is not None:
         raise InvalidInput(
-            "device is 'cuda', and PyTorch sees no GPU in this process. Score where there are GPUs, or set "
-            "device='cpu', as in model.setDevice('cpu')."
+            f"device is {device!r}, and PyTorch sees {gpus.visible} GPUs in this process. Score where there are GPUs, "
+            "or on the CPU, as after model.setDevice('cpu')."
         )
-    return torch.device("cuda", number % gpus.visible if gpus.assigned is None else gpus.assigned)
+    return torch.device("cuda", os.getpid() % gpus.visible if gpus.assigned is None else gpus.assigned)
 
 
 def _card(lines: Sequence[Mapping[str, Any]], rank: int) -> int:

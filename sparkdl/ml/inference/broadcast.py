@@ -40,9 +40,11 @@ class BroadcastScorer:
         context, device = TaskContext.get(), torch.device("cpu")
         if context is not None:
             torch.set_num_threads(context.cpus())
-            device = scoring_device(self.scorer.device, assigned_gpus(context), context.partitionId())
+            device = scoring_device(self.scorer.device, assigned_gpus(context))
         loaded = SHELF.get(f"{self.digest} on {device}", self.size, partial(self._loaded, device))
-        return self.scorer.scores(batches, loaded)
+        yield from self.scorer.scores(batches, loaded)
+        if device.type == "cuda":  # the worker stays, and a later fit on this GPU needs the memory
+            torch.cuda.empty_cache()
 
     def _loaded(self, device: torch.device) -> CachedModel:
         factory, weights = cloudpickle.loads(self.packed.value if isinstance(self.packed, Broadcast) else self.packed)

@@ -40,7 +40,7 @@ class Predictor:
         """The predictor of a model with these ``params``; ``loaded`` is its module, if there is one already."""
         scorer = trained.scorer(params)
         if loaded is None:
-            loaded = CachedModel.on(scoring_device(scorer.device, None, 0), trained.module(), trained.precision)
+            loaded = CachedModel.on(scoring_device(scorer.device), trained.module(), trained.precision)
         return Predictor(scorer, output_names(params), loaded, trained.signature)
 
     def predict(self, data: Any) -> pd.DataFrame | pa.Table:

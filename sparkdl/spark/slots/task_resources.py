@@ -50,13 +50,14 @@ class TaskResources:
                 f"taskGpus is {gpus:g}, and {EXECUTOR_GPUS} is {offered:g}; expected at least as many GPUs in each "
                 "executor. conf/spark/gpu-standalone.conf has the settings of a cluster with GPUs."
             )
-        if device == "cuda" and gpus is None and offered and float(setting(spark, TASK_GPUS) or 0) != 1:
+        master = str(spark.sparkContext.master)
+        profiles = not master.startswith("local") or master.startswith("local-cluster")
+        if device == "cuda" and gpus is None and offered and profiles and float(setting(spark, TASK_GPUS) or 0) != 1:
             gpus = 1.0
         requested = cls(cpus, gpus)
         if requested.is_default or requested._equals_setting(spark):
             return cls()
-        master = str(spark.sparkContext.master)
-        if master.startswith("local") and not master.startswith("local-cluster"):
+        if not profiles:
             raise InvalidInput(
                 f"taskCpus is {cpus} and taskGpus is {gpus}, and the master is {master!r}, which has no resource "
                 "profiles. Leave them out, or submit to a cluster."

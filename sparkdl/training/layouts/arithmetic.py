@@ -37,7 +37,7 @@ class LossScaler:
 
     def unscale(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
         """Divide all gradients by the scale, also those of parameters that the optimizer does not have."""
-        if not self._scaler.is_enabled():
+        if not self._scaler.is_enabled() or all(parameter.grad is None for parameter in parameters):
             return
         self._scaler.unscale_(optimizer)
         owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from sparkdl.cluster.group.devices import Gpus, choose, find_gpus
+from sparkdl.cluster.group.devices import Gpus, choose, find_gpus, scoring_device
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
 from sparkdl.errors import InvalidInput
 
@@ -23,6 +26,7 @@ def fake(monkeypatch) -> list[Any]:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=UUIDS[index]))
     monkeypatch.setattr(torch.cuda, "set_device", calls.append)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("freed"))
     return calls
@@ -45,7 +49,7 @@ def fake(monkeypatch) -> list[Any]:
 def test_addresses_become_indices(fake, monkeypatch, addresses, visible, index):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert find_gpus(addresses, UUIDS.__getitem__) == Gpus(4, index)
+    assert find_gpus(addresses) == Gpus(4, index, tuple(UUIDS))
 
 
 def test_indices_count_by_the_bus_unless_only_some_gpus_are_visible(fake, monkeypatch):
@@ -60,12 +64,12 @@ def test_indices_count_by_the_bus_unless_only_some_gpus_are_visible(fake, monkey
 
 
 def test_a_task_without_an_assignment_knows_only_how_many_gpus_it_sees(fake):
-    assert find_gpus(None) == Gpus(4, None)
+    assert find_gpus(None) == Gpus(4, None, tuple(UUIDS))
 
 
 def test_of_several_gpus_the_first_is_used_with_a_warning(fake):
     with pytest.warns(UserWarning, match="the task has 2 GPUs, 3, 1; a worker uses the first"):
-        assert find_gpus(["3", "1"]) == Gpus(4, 3)
+        assert find_gpus(["3", "1"]).assigned == 3
 
 
 @pytest.mark.parametrize(
@@ -79,14 +83,18 @@ def test_of_several_gpus_the_first_is_used_with_a_warning(fake):
 )
 def test_addresses_that_no_gpu_has_raise(fake, addresses, message):
     with pytest.raises(InvalidInput, match=message):
-        find_gpus(addresses, UUIDS.__getitem__)
+        find_gpus(addresses)
 
 
 # ---- the choice ------------------------------------------------------------------------------------------------------
 
 
-def lines(*places: tuple[str, int, int | None]) -> list[dict[str, Any]]:
-    return [{"host": host, "visible": visible, "assigned": assigned} for host, visible, assigned in places]
+def lines(*places: tuple[str, int, int | None], first: Sequence[int] = ()) -> list[dict[str, Any]]:
+    """``first`` has the host's number of the first GPU that each process sees; default: all see GPU 0 first."""
+    return [
+        {"host": host, **asdict(Gpus(visible, assigned, tuple(f"{begin + index}" for index in range(visible))))}
+        for (host, visible, assigned), begin in zip(places, first or [0] * len(places), strict=True)
+    ]
 
 
 def cards(*places: tuple[str, int, int | None], backend: str = "auto") -> list[tuple[int | None, str]]:
@@ -112,6 +120,24 @@ def test_workers_share_a_gpu_only_with_gloo():
         with pytest.raises(InvalidInput, match=f"ranks 0, 2 share the GPU {shared} of a, which NCCL refuses"):
             cards(*places)
         assert cards(*places, backend="gloo") == [(shared, "gloo")] * 3
+
+
+def test_processes_that_count_different_gpus_from_0_do_not_share_them():
+    places = [("a", 1, 0), ("a", 1, 0)]
+    assert choose(lines(*places, first=(0, 1)), 1, device="cuda").device.index == 0
+    with pytest.raises(InvalidInput, match="ranks 0, 1 share the GPU 1 of a"):
+        choose(lines(*places, first=(1, 1)), 1, device="cuda")
+
+
+def test_a_process_scores_on_one_gpu(fake, monkeypatch):
+    assert scoring_device("cpu") == torch.device("cpu")
+    assert scoring_device("cuda", ["3"]) == torch.device("cuda", 3)
+    assert scoring_device("cuda:2") == torch.device("cuda", 2)
+    assert scoring_device("cuda") == scoring_device("cuda")
+    monkeypatch.setattr(os, "getpid", lambda: 4 * 100 + 1)
+    assert scoring_device("cuda") == torch.device("cuda", 1)
+    with pytest.raises(InvalidInput, match="device is 'cuda:4', and PyTorch sees 4 GPUs in this process"):
+        scoring_device("cuda:4")
 
 
 def test_a_worker_without_a_gpu_raises_on_every_worker():

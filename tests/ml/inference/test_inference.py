@@ -381,6 +381,6 @@ def test_if_memory_does_not_suffice_the_batch_is_halved_once():
 def test_a_model_without_a_gpu_names_the_cure(spark):
     model = made(nets.column, "regressor")
     model.setDevice("cuda")
-    with pytest.raises(InvalidInput, match=r"PyTorch sees no GPU in this process\..*model.setDevice\('cpu'\)"):
+    with pytest.raises(InvalidInput, match=r"PyTorch sees 0 GPUs in this process\..*model.setDevice\('cpu'\)"):
         model.predict(X)
     assert len(model.setDevice("cpu").predict(X)) == len(X)

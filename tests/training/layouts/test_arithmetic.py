@@ -112,8 +112,12 @@ def test_a_step_without_gradients_steps_the_optimizer():
     module = net()
     optimizer = sgd(module.parameters())
     scaler = LossScaler("fp16", torch.device("cpu"))
-    scaler.unscale(optimizer, list(module.parameters()))
-    scaler.step(optimizer)
+    for graded in (False, True, False, True):
+        if graded:
+            scaler.scale(module(X).sum()).backward()
+        scaler.unscale(optimizer, list(module.parameters()))
+        scaler.step(optimizer)
+        optimizer.zero_grad()
 
 
 # ---- compilation -----------------------------------------------------------------------------------------------------
