@@ -7,7 +7,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Two targets never install into $(VENV) at the same time.
 .NOTPARALLEL:
-.PHONY: help demo test test-all check stubs docs notebooks compat clean
+.PHONY: help demo test test-all gpu check stubs docs notebooks compat clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -49,6 +49,10 @@ test: $(INSTALLED) $(CLASSES) ## the fast tests, never retried
 
 test-all: $(INSTALLED) $(CLASSES) $(OLDEST)/.installed ## every test that needs no GPU; failed cluster and chaos tests get one retry
 	$(WITH_JAVA) $(BIN)/python tests/parallel.py --oldest $(OLDEST)/bin/python
+
+# On a bare machine with a GPU: PYTHON has pytest and what sparkdl itself imports, and nothing is installed.
+gpu: ## the tests that need a GPU, with $(PYTHON) as it is, without Spark and Java
+	$(PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir . --noconftest -p no:cacheprovider tests/gpu
 
 check: $(INSTALLED) ## style, types, layers, sizes and the documentation, in about a minute
 	$(BIN)/ruff check

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.pairs import seconds
-from sparkdl.spark.resources import wait_for_slots
+from sparkdl.spark.slots.capacity import wait_for_slots
 
 ROOT = Path(__file__).resolve().parents[1]
 FEATURES = 28

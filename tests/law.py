@@ -24,7 +24,10 @@ STANDS_ON = {
 # Packages of others, and the only rooms or files that may import them.
 CONFINED = {
     "pyspark": "sparkdl.spark sparkdl.ml sparkdl.ensembles sparkdl.cli",
-    "py4j": "sparkdl.spark.jvm sparkdl.spark.resources sparkdl.spark.job_watch sparkdl.spark.error_messages",
+    "py4j": """
+        sparkdl.spark.jvm sparkdl.spark.slots.capacity sparkdl.spark.slots.task_resources sparkdl.spark.job_watch
+        sparkdl.spark.error_messages
+    """,
     "pyarrow": "sparkdl.io.files sparkdl.data sparkdl.spark sparkdl.ml sparkdl.ensembles.members.saved_models",
     "torch.distributed": """
         sparkdl.cluster.group sparkdl.checkpoint.sharding sparkdl.training.strategies sparkdl.training.layouts

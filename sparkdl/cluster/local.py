@@ -41,7 +41,9 @@ class LocalCluster(TableCluster):
 
     Args:
         size: workers of a gang.
-        device: ``"cpu"`` (gloo), or ``"cuda"`` (NCCL; one GPU per worker).
+        device: ``"cpu"``, or ``"cuda"`` for one GPU per worker.
+        backend: ``"nccl"``, ``"gloo"``, or ``"auto"`` for NCCL on GPUs and gloo on CPUs. With gloo, workers may share
+            GPUs.
         threads: torch's threads in each worker; None divides this machine's cores among the gang's workers.
         timeout: seconds until a collective, or the rendezvous, fails.
         logs: lowest level of the log records that listeners get, one of ``sparkdl.telemetry.log_forwarding.LEVELS``.
@@ -51,16 +53,25 @@ class LocalCluster(TableCluster):
     """
 
     def __init__(
-        self, size: int, *, device: str = "cpu", threads: int | None = None, timeout: float = 600.0, logs: str = "off"
+        self,
+        size: int,
+        *,
+        device: str = "cpu",
+        backend: str = "auto",
+        threads: int | None = None,
+        timeout: float = 600.0,
+        logs: str = "off",
     ) -> None:
         if size < 1:
             raise InvalidInput(f"size is {size}; expected at least 1 worker.")
-        if device == "cuda" and torch.cuda.device_count() < size:
+        needed = 0 if device == "cpu" else 1 if backend == "gloo" else size
+        if torch.cuda.device_count() < needed:
             raise InvalidInput(
-                f"LocalCluster({size}, device='cuda') needs {size} GPUs; this machine has {torch.cuda.device_count()}."
+                f"LocalCluster({size}, device='cuda') needs {needed} GPUs; this machine has "
+                f"{torch.cuda.device_count()}. With backend='gloo' workers may share GPUs."
             )
         self.size, self._device, self._threads = size, device, threads
-        self._timeout, self._level = timeout, level_of(logs)
+        self._timeout, self._level, self._backend = timeout, level_of(logs), backend
         self._workers: list[WorkerProcess] = []
         self._turn = threading.Lock()
 
@@ -75,8 +86,9 @@ class LocalCluster(TableCluster):
         self._kill(self._workers)
 
     def capacity(self) -> Capacity:
-        """Capacity for all workers on a CPU, else for as many as there are GPUs."""
-        workers = torch.cuda.device_count() if self._device == "cuda" else self.size
+        """Capacity for all workers on a CPU, else for as many as there are GPUs; with gloo they share GPUs."""
+        gpus = self._device == "cuda" and self._backend != "gloo"
+        workers = torch.cuda.device_count() if gpus else self.size
         return Capacity(workers, workers)
 
     def _run(
@@ -90,6 +102,7 @@ class LocalCluster(TableCluster):
                 task,
                 timeout=self._timeout,
                 device=self._device,
+                backend=self._backend,
                 threads=self._threads_of(task.size),
                 endpoint=channel.endpoint if listener else None,
                 heartbeat=guard.heartbeat,

@@ -58,6 +58,8 @@ class WorkerTask:
         columns: which columns to keep; None without data.
         timeout: seconds until a collective, or the rendezvous, fails.
         device: ``"cpu"`` or ``"cuda"``.
+        backend: ``"nccl"``, ``"gloo"`` or ``"auto"``.
+        gpus: addresses of the GPUs that the cluster assigned to this worker; None if it assigns none.
         threads: torch's threads; None leaves them unchanged.
         endpoint: where events go; None for nowhere.
         fallback: the folder for events that cannot be sent; None to drop them.
@@ -72,6 +74,8 @@ class WorkerTask:
     columns: Columns | None = None
     timeout: float = 600.0
     device: str = "cpu"
+    backend: str = "auto"
+    gpus: tuple[str, ...] | None = None
     threads: int | None = None
     endpoint: Endpoint | None = None
     fallback: str | None = field(default=None, repr=False)
@@ -100,7 +104,9 @@ def run_worker(
         directory: the folder for the spool.
         listener: receives events directly if the driver is this process.
     """
-    spec = RendezvousSpec(rank, task.size, task.run, task.attempt, address, task.timeout, task.device)
+    spec = RendezvousSpec(
+        rank, task.size, task.run, task.attempt, address, task.timeout, task.device, task.backend, task.gpus
+    )
     worker = _Worker(task, spec, exchange, directory)
     recorder = Recorder(task.endpoint, rank=rank, attempt=task.attempt, fallback=task.fallback, listener=listener)
     level = None if listener is not None else task.level  # log records of the driver's own process need no sending

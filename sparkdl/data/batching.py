@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sparkdl.data.batch import Batch, Ragged, Rows, promote_ints
-from sparkdl.data.columns import Columns
+from sparkdl.data.batch import Batch, Input, Ragged, Rows, promote_ints
+from sparkdl.data.device_cache import DeviceCache
 from sparkdl.data.prefetch import prefetch
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Shard, converted, target_of
@@ -33,6 +33,7 @@ class Batcher:
         plan: assigns rows to steps; made from the same ``shard_rows`` on every worker.
         device: device of the batches' tensors.
         transforms: changes each batch on the CPU, ahead of time; None uses the shard's own.
+        cache: the shard's columns on ``device``, from which batches without transforms are gathered; default: none.
 
     Raises:
         InvalidInput: the plan's shard sizes differ from the shard's ``shard_rows``.
@@ -42,6 +43,7 @@ class Batcher:
     plan: Plan
     device: torch.device | str = "cpu"
     transforms: Transforms | None = None
+    cache: DeviceCache | None = None
 
     def __post_init__(self) -> None:
         if self.plan.rows != self.shard.shard_rows:
@@ -60,9 +62,11 @@ class Batcher:
         if transforms:
             yield from prefetch(self._transformed(transforms, epoch, start, totals, device))
             return
-        chunks = self._chunks(epoch, start, device)
-        # The consumer waits for a single chunk anyway, and starting a thread costs more than a few rows.
-        for chunk in chunks if self._chunk_steps() >= self.plan.steps - start else prefetch(chunks):
+        chunks = self._chunks(epoch, start, device, self.cache)
+        # The consumer waits for a single chunk anyway, and starting a thread costs more than a few rows. A device
+        # gathers while it computes.
+        alone = self.cache is not None or self._chunk_steps() >= self.plan.steps - start
+        for chunk in chunks if alone else prefetch(chunks):
             yield from self._cut(chunk, totals)
 
     def step_weights(self, epoch: int) -> Tensor:
@@ -91,16 +95,21 @@ class Batcher:
             batch = transforms(stored, generator(self.plan.seed, epoch, step, self.shard.index))
             yield replace(
                 batch,
-                inputs=tuple(_arrive(rows, device) for rows in batch.inputs),
-                target=None if batch.target is None else _arrive(batch.target, device),
-                weights=None if batch.weights is None else _arrive(batch.weights, device),
+                inputs=tuple(arrive(rows, device) for rows in batch.inputs),
+                target=None if batch.target is None else arrive(batch.target, device),
+                weights=None if batch.weights is None else arrive(batch.weights, device),
             )
 
-    def _chunks(self, epoch: int, start: int, device: torch.device) -> Iterator[_Chunk]:
+    def _chunks(
+        self, epoch: int, start: int, device: torch.device, cache: DeviceCache | None = None
+    ) -> Iterator[_Chunk]:
         plan, positions, steps = self.plan, self._positions(epoch), self._chunk_steps()
+        on_device = None if cache is None else positions.to(cache.device)
         for first in range(start, plan.steps, steps):
             bounds = [plan.offset(self.shard.index, step) for step in range(first, min(first + steps, plan.steps) + 1)]
-            rows = stored_batch(self.shard, positions[bounds[0] : bounds[-1]], device)
+            chosen = slice(bounds[0], bounds[-1])
+            cached = None if cache is None or on_device is None else cache.taken(on_device[chosen])
+            rows = stored_batch(self.shard, positions[chosen], device, cached)
             yield first, [bound - bounds[0] for bound in bounds], rows
 
     def _chunk_steps(self) -> int:
@@ -114,9 +123,19 @@ class Batcher:
             yield rows.cut(first, last, size if totals is None else totals[step], size)
 
 
-def stored_batch(shard: Shard, chosen: slice | Tensor, device: torch.device | None = None) -> Batch:
-    """A shard's stored rows at the positions ``chosen`` as a batch on a device (default: the CPU); slices are views."""
-    tensors = {name: _arrive(_taken(shard.tensors[name], chosen), device) for name in _batch_columns(shard.columns)}
+def stored_batch(
+    shard: Shard,
+    chosen: slice | Tensor,
+    device: torch.device | None = None,
+    cached: Mapping[str, Tensor] | None = None,
+) -> Batch:
+    """A shard's stored rows at the positions ``chosen`` as a batch on a device (default: the CPU); slices are views.
+
+    ``cached`` are these rows, if they are on the device already.
+    """
+    tensors: Mapping[str, Input] = cached or {
+        name: arrive(_taken(shard.tensors[name], chosen), device) for name in shard.columns.of_batches()
+    }
     denominators = None if shard.denominators is None else _taken(shard.denominators, chosen)
     weight, rows = shard.columns.weight, len(next(iter(tensors.values())))
     return Batch(
@@ -133,19 +152,16 @@ def stored_batch(shard: Shard, chosen: slice | Tensor, device: torch.device | No
 
 def row_bytes(shard: Shard) -> int:
     """Approximate bytes of one row of a shard's batches."""
-    tensors = [shard.tensors[name] for name in _batch_columns(shard.columns)]
+    tensors = [shard.tensors[name] for name in shard.columns.of_batches()]
     return sum(tensor.nbytes // max(1, len(tensor)) for tensor in tensors)
-
-
-def _batch_columns(columns: Columns) -> list[str]:
-    return [column.name for column in (*columns.inputs, *columns.targets, columns.weight) if column]
 
 
 def _taken(rows: Rows, chosen: slice | Tensor) -> Rows:
     return rows[chosen] if isinstance(chosen, slice) else rows.index_select(0, chosen)
 
 
-def _arrive(rows: Rows, device: torch.device | None) -> Rows:
+def arrive(rows: Rows, device: torch.device | None) -> Rows:
+    """Move rows to a device, on GPUs from pinned memory without waiting; 16 and 32 bit integers become int64."""
     rows = promote_ints(rows)
     if device is None or device.type == "cpu":
         return rows

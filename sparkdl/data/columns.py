@@ -113,6 +113,10 @@ class Columns:
         single = (self.weight, self.validation, self.row_id, self.client)
         return (*self.targets, *(column for column in single if column is not None))
 
+    def of_batches(self) -> list[str]:
+        """The names of the columns that batches have: inputs, targets and the weight."""
+        return [column.name for column in (*self.inputs, *self.targets, self.weight) if column]
+
     def __iter__(self) -> Iterator[InputColumn]:
         """Every column once, in the order of the fields; several uses of a column are merged.
 

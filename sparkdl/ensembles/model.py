@@ -179,6 +179,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
             any(_needs(scorer) != _needs(first) for scorer in scorers)
             or self._votes != (kind == "classifier")
             or first.outputs.probabilities
+            or any(scorer.device != "cpu" for scorer in scorers)  # each on its own device
         ):
             return None
         if (self.rule == "hard" or disagreement) and any(member.getThresholds() is not None for member in members):

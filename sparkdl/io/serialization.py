@@ -22,6 +22,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import metadata
 
 _SAFE_NAMES = {
     torch.float64: "F64",
@@ -90,12 +91,6 @@ def unpack_state(packed: bytes) -> Any:
         raise
     except Exception as error:
         raise InvalidInput(f"the saved state cannot be read: {type(error).__name__}: {error}") from error
-
-
-def metadata(packed: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file; raises what reading damaged bytes raises."""
-    (length,) = struct.unpack("<Q", packed[:8])
-    return dict(json.loads(packed[8 : 8 + length])["__metadata__"])
 
 
 def _checksum(tree: str, tensors: Iterable[Tensor]) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import struct
 
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.serialization import metadata
 
 
 def pack(module: nn.Module) -> bytes:
@@ -43,3 +43,9 @@ def unpack(packed: bytes, module: nn.Module) -> None:
         module.load_state_dict(state)
     except RuntimeError as error:
         raise InvalidInput(f"the saved weights do not fit {type(module).__name__}: {error}") from error
+
+
+def metadata(packed: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file; raises what reading damaged bytes raises."""
+    (length,) = struct.unpack("<Q", packed[:8])
+    return dict(json.loads(packed[8 : 8 + length])["__metadata__"])

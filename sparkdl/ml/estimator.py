@@ -36,9 +36,10 @@ from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame
-from sparkdl.spark.resources import check_setting
+from sparkdl.spark.slots.capacity import check_setting
+from sparkdl.spark.slots.task_resources import TaskResources
+from sparkdl.spark.slots.worker_count import await_slots, choose_workers
 from sparkdl.spark.warm_up import warm_up
-from sparkdl.spark.worker_count import await_slots, choose_workers
 from sparkdl.telemetry.bottlenecks import with_startup
 from sparkdl.training.labels import Classes
 from sparkdl.training.loop import Training
@@ -81,6 +82,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             fit.data.sparkSession,
             sized.getNumWorkers() or 1,
             device=self.getDevice(),
+            backend=self.getBackend(),
+            task_cpus=self.getTaskCpus(),
+            task_gpus=self.getTaskGpus(),
             resource_timeout=self.getResourceTimeout(),
             allow_unencrypted=self.getAllowUnencrypted(),
             event_directory=fit.run.events if self.getTelemetry() else None,
@@ -136,12 +140,14 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             return None
         warm_up(spark)
         if fit.algorithm is not None:
-            await_slots(spark)  # Spark's default follows the registered cores
+            await_slots(spark, TaskResources())  # Spark's default follows the registered cores
             chosen = previous or int(spark.sparkContext.defaultParallelism)
         else:
             check_setting(spark, allow_unencrypted=self.getAllowUnencrypted())
             least, device = self.getMinWorkers(), self.getDevice()
-            chosen = choose_workers(fit.data, self.getBatchSize(), device=device, least=least, previous=previous)
+            requests = TaskResources.of_gang(spark, device, cpus=self.getTaskCpus(), gpus=self.getTaskGpus())
+            batch = self.getBatchSize()
+            chosen = choose_workers(fit.data, batch, requests, device=device, least=least, previous=previous)
         logger.info("numWorkers is None; %s takes %d.", type(self).__name__, chosen)
         return chosen
 
@@ -183,7 +189,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             **vars(fitted),
         )
         # As in pyspark: transform() accepts a map with Params of the estimator, so the model takes over its uid.
-        return self._copyValues(model._resetUid(self.uid))
+        copied = self._copyValues(model._resetUid(self.uid))
+        copied.clear(copied.device)  # tasks that score need no GPU of their own
+        return copied
 
     def objective(self) -> Objective:
         """The objective that training minimizes, from the Params.
@@ -215,6 +223,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             self.getSchedulerInterval(),
             self.getMonitor(),
             self.getMonitorMode(),
+            self.getChannelsLast(),
+            self.getCompile(),
+            self.getTf32(),
         )
         strategy = self.getStrategy()
         if not is_algorithm(strategy) or strategy.uses_optimizer:  # others ignore the scheduler, with a warning
@@ -244,6 +255,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             classes=self.classes(),
             collate=self.collation(),
             augment=self.getAugment(),
+            cache_on_device=self.getCacheOnDevice(),
         )
 
     def read_columns(self) -> Columns:

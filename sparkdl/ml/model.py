@@ -6,10 +6,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.ml import Model
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
+from sparkdl.cluster.group.devices import scoring_device
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.evaluation import (
@@ -35,6 +37,7 @@ from sparkdl.ml.persistence.reader_writer import Saveable, Saved
 from sparkdl.ml.report import Report, TrainingSummary
 from sparkdl.spark.columns import check_frame
 from sparkdl.spark.jvm import qualify
+from sparkdl.spark.slots.task_resources import assigned_gpus
 from sparkdl.training.objective import ModelFactory, OutputKind
 
 
@@ -154,8 +157,10 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: a column is missing or cannot become a tensor, or the model's output has the wrong shape.
         """
-        if self._loaded is None:
-            self._loaded = CachedModel(self.module())
+        if self._loaded is None or self._loaded.device.type != self.getDevice():
+            context = TaskContext.get()  # of a user's own UDF
+            device = scoring_device(self.getDevice(), None if context is None else assigned_gpus(context))
+            self._loaded = CachedModel.on(device, self.module(), self._trained.precision)
         return self.predictor(self._loaded).predict(data)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -218,7 +223,7 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: the path exists, the model cannot be exported, or packages are missing.
         """
-        types = self.predictor().input_types
+        types = self.predictor(CachedModel(self.module())).input_types
         names = None if types is None else [name for name, _, _ in types]
         _write_new(path, lambda: to_onnx(self._trained.program(), names))
 

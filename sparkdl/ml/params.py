@@ -23,7 +23,9 @@ from pyspark.ml.param.shared import (
 )
 from torch import nn
 
+from sparkdl.cluster.group.devices import BACKENDS
 from sparkdl.data.columns import InputColumn
+from sparkdl.data.device_cache import MODES as MODES_OF_CACHE
 from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param
 from sparkdl.ml.param_types import (
@@ -52,7 +54,7 @@ from sparkdl.rounds import Algorithm
 from sparkdl.telemetry.log_forwarding import LEVELS
 from sparkdl.training.loss import LossFunction
 from sparkdl.training.monitored_value import MODES
-from sparkdl.training.objective import INTERVALS, ModelFactory, OptimizerFactory, SchedulerFactory
+from sparkdl.training.objective import INTERVALS, PRECISIONS, ModelFactory, OptimizerFactory, SchedulerFactory
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 
@@ -103,6 +105,9 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
     assembleInputs: Param[bool] = param(
         "whether forward() gets one argument, all input columns side by side [B, numbers]", to_boolean, False
     )
+    device: Param[str] = param(
+        "cpu or cuda; a fitted model scores on the CPU until its own device is set", one_of(("cpu", "cuda")), "cpu"
+    )
     collate: Param[Callable[..., Any] | None] = param(
         "collate(inputs, target) -> (inputs, target), applied to every batch; None for none", to_function, None
     )
@@ -116,6 +121,21 @@ class RunParams(ConstructedParams):
         to_string,
         None,
         (_HOW | Scope.PIPELINE) & ~Scope.TASK,
+    )
+    backend: Param[str] = param(
+        "how a gang exchanges gradients: nccl, gloo, or auto, which is nccl on GPUs and gloo on CPUs",
+        one_of(BACKENDS),
+        "auto",
+        _RESTARTS,
+    )
+    taskCpus: Param[int | None] = param(
+        "cores of each worker's task in a gang; None for spark.task.cpus", at_least(1), None, _RESTARTS
+    )
+    taskGpus: Param[float | None] = param(
+        "GPUs of each worker's task in a gang; with device='cuda' None is 1, if the executors have GPUs",
+        positive("a number above 0, or None"),
+        None,
+        _RESTARTS,
     )
     resourceTimeout: Param[float] = param("seconds to wait for task slots", at_least(0, to_float), 120.0, _RESTARTS)
     allowUnencrypted: Param[bool] = param(
@@ -240,8 +260,26 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     )
     epochs: Param[int] = param("passes over the data", at_least(1), 10, _NOT_IN_ROUNDS & ~Scope.RUN)
     seed: Param[int] = param("seed of weights, permutations and dropout", to_int, 0)
-    device: Param[str] = param("cpu or cuda", one_of(("cpu", "cuda")), "cpu")
-    precision: Param[str] = param("fp32, bf16 (autocast) or fp64", one_of(("fp32", "bf16", "fp64")), "fp32")
+    precision: Param[str] = param(
+        "fp32, bf16 or fp16 (autocast; fp16 scales the loss), or fp64", one_of(PRECISIONS), "fp32"
+    )
+    channelsLast: Param[bool] = param(
+        "whether weights and inputs [B, C, H, W] have their channels last in memory", to_boolean, False, _NOT_IN_ROUNDS
+    )
+    compile: Param[str | None] = param(
+        "backend that compiles the model, such as inductor; if it fails, the model runs uncompiled, with a "
+        "warning. None for none",
+        to_string,
+        None,
+        _NOT_IN_ROUNDS,
+    )
+    cacheOnDevice: Param[str] = param(
+        "whether a GPU holds its worker's rows: auto, if they take at most half of the free memory; always or never",
+        one_of(MODES_OF_CACHE),
+        "auto",
+        _NOT_IN_ROUNDS & ~Scope.RUN,
+    )
+    tf32: Param[bool] = param("whether GPUs multiply float32 matrices in TF32", to_boolean, False, _NOT_IN_ROUNDS)
     maxGradNorm: Param[float | None] = param(
         "largest L2 norm of the global gradient; None for any", positive("a number above 0, or None"), None, _STEPS
     )

@@ -51,6 +51,7 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
     labelCol: Param[str | list[str] | None]
     columnSpecs: Param[list[InputColumn]]
     assembleInputs: Param[bool]
+    device: Param[str]
     collate: Param[Callable[..., Any] | None]
     def getInputCols(self) -> list[str]: ...
     def setInputCols(self, value: list[str]) -> Self: ...
@@ -62,11 +63,16 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
     def setColumnSpecs(self, value: list[InputColumn]) -> Self: ...
     def getAssembleInputs(self) -> bool: ...
     def setAssembleInputs(self, value: bool) -> Self: ...
+    def getDevice(self) -> str: ...
+    def setDevice(self, value: str) -> Self: ...
     def getCollate(self) -> Callable[..., Any] | None: ...
     def setCollate(self, value: Callable[..., Any] | None) -> Self: ...
 
 class RunParams(ConstructedParams):
     runDir: Param[str | None]
+    backend: Param[str]
+    taskCpus: Param[int | None]
+    taskGpus: Param[float | None]
     resourceTimeout: Param[float]
     allowUnencrypted: Param[bool]
     checkpointInterval: Param[int | str]
@@ -79,6 +85,12 @@ class RunParams(ConstructedParams):
     logLevel: Param[str]
     def getRunDir(self) -> str | None: ...
     def setRunDir(self, value: str | None) -> Self: ...
+    def getBackend(self) -> str: ...
+    def setBackend(self, value: str) -> Self: ...
+    def getTaskCpus(self) -> int | None: ...
+    def setTaskCpus(self, value: int | None) -> Self: ...
+    def getTaskGpus(self) -> float | None: ...
+    def setTaskGpus(self, value: float | None) -> Self: ...
     def getResourceTimeout(self) -> float: ...
     def setResourceTimeout(self, value: float) -> Self: ...
     def getAllowUnencrypted(self) -> bool: ...
@@ -121,8 +133,11 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     dropLast: Param[bool]
     epochs: Param[int]
     seed: Param[int]
-    device: Param[str]
     precision: Param[str]
+    channelsLast: Param[bool]
+    compile: Param[str | None]
+    cacheOnDevice: Param[str]
+    tf32: Param[bool]
     maxGradNorm: Param[float | None]
     microBatches: Param[int]
     numClasses: Param[int | None]
@@ -158,8 +173,11 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         dropLast: bool = False,
         epochs: int = 10,
         seed: int = 0,
-        device: str = "cpu",
         precision: str = "fp32",
+        channelsLast: bool = False,
+        compile: str | None = None,
+        cacheOnDevice: str = "auto",
+        tf32: bool = False,
         maxGradNorm: float | None = None,
         microBatches: int = 1,
         numClasses: int | None = None,
@@ -177,12 +195,16 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         labelCol: str | list[str] | None = "label",
         columnSpecs: list[InputColumn] = ...,
         assembleInputs: bool = False,
+        device: str = "cpu",
         collate: Callable[..., Any] | None = None,
         thresholds: list[float] | None = None,
         predictionCol: str = "prediction",
         rawPredictionCol: str = "rawPrediction",
         probabilityCol: str = "probability",
         runDir: str | None = None,
+        backend: str = "auto",
+        taskCpus: int | None = None,
+        taskGpus: float | None = None,
         resourceTimeout: float = 120.0,
         allowUnencrypted: bool = False,
         checkpointInterval: int | str = "auto",
@@ -217,8 +239,11 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         dropLast: bool = False,
         epochs: int = 10,
         seed: int = 0,
-        device: str = "cpu",
         precision: str = "fp32",
+        channelsLast: bool = False,
+        compile: str | None = None,
+        cacheOnDevice: str = "auto",
+        tf32: bool = False,
         maxGradNorm: float | None = None,
         microBatches: int = 1,
         numClasses: int | None = None,
@@ -236,12 +261,16 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         labelCol: str | list[str] | None = "label",
         columnSpecs: list[InputColumn] = ...,
         assembleInputs: bool = False,
+        device: str = "cpu",
         collate: Callable[..., Any] | None = None,
         thresholds: list[float] | None = None,
         predictionCol: str = "prediction",
         rawPredictionCol: str = "rawPrediction",
         probabilityCol: str = "probability",
         runDir: str | None = None,
+        backend: str = "auto",
+        taskCpus: int | None = None,
+        taskGpus: float | None = None,
         resourceTimeout: float = 120.0,
         allowUnencrypted: bool = False,
         checkpointInterval: int | str = "auto",
@@ -293,10 +322,16 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     def setEpochs(self, value: int) -> Self: ...
     def getSeed(self) -> int: ...
     def setSeed(self, value: int) -> Self: ...
-    def getDevice(self) -> str: ...
-    def setDevice(self, value: str) -> Self: ...
     def getPrecision(self) -> str: ...
     def setPrecision(self, value: str) -> Self: ...
+    def getChannelsLast(self) -> bool: ...
+    def setChannelsLast(self, value: bool) -> Self: ...
+    def getCompile(self) -> str | None: ...
+    def setCompile(self, value: str | None) -> Self: ...
+    def getCacheOnDevice(self) -> str: ...
+    def setCacheOnDevice(self, value: str) -> Self: ...
+    def getTf32(self) -> bool: ...
+    def setTf32(self, value: bool) -> Self: ...
     def getMaxGradNorm(self) -> float | None: ...
     def setMaxGradNorm(self, value: float | None) -> Self: ...
     def getMicroBatches(self) -> int: ...

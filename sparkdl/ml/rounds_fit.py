@@ -76,8 +76,8 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
 
 def _check(fit: FitSpec, algorithm: Algorithm) -> None:
     name, training = type(algorithm).__name__, fit.training
-    if fit.training.objective.precision == "bf16":
-        raise InvalidInput(f"precision is 'bf16'; expected 'fp32' or 'fp64' with {name}.")
+    if (precision := fit.training.objective.precision) in ("bf16", "fp16"):
+        raise InvalidInput(f"precision is {precision!r}; expected 'fp32' or 'fp64' with {name}.")
     compared = training.keeps_best(validated=False) or training.patience is not None
     unknown = training.objective.monitor is None and fit.columns.validation is None
     if compared and unknown and not getattr(algorithm, "reports_loss", True):

@@ -22,6 +22,7 @@ from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.address_exchange import DriverExchange, Rendezvous
 from sparkdl.spark.python_worker import freeze_imports, local_directory
+from sparkdl.spark.slots.task_resources import assigned_gpus
 from sparkdl.spark.tensor_chunks import record_batch
 
 SCHEMA = "rank int, piece int, payload binary"
@@ -50,7 +51,7 @@ class BarrierTask:
             address = worker_address(rank, tasks, override=self.network)
         except InvalidInput as error:
             address, exchange = "127.0.0.1", _refusing(rendezvous, error)
-        task = replace(self.task, threads=context.cpus())
+        task = replace(self.task, threads=context.cpus(), gpus=assigned_gpus(context))
         with _interruptible():
             named = (batch.rename_columns(list(self.names)) for batch in batches)
             outcome = run_worker(task, rank, address, exchange, named, directory=local_directory(os.getpid()))

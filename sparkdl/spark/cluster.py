@@ -29,7 +29,9 @@ from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import cancellation, first_lines
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS, job_description
-from sparkdl.spark.resources import check, check_encryption, check_setting, find_slots, setting, wait_for_slots
+from sparkdl.spark.slots.capacity import check, check_encryption, check_setting, find_slots, wait_for_slots
+from sparkdl.spark.slots.settings import setting
+from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.tasks import SparkTaskRunner
 from sparkdl.spark.warm_up import await_warm_up, warm_up
 from sparkdl.telemetry.channel import Channel
@@ -51,7 +53,10 @@ class SparkCluster:
     Args:
         spark: the session.
         size: workers of a gang.
-        device: ``"cpu"`` (gloo) or ``"cuda"`` (NCCL).
+        device: ``"cpu"`` or ``"cuda"``.
+        backend: ``"nccl"``, ``"gloo"``, or ``"auto"`` for NCCL on GPUs and gloo on CPUs.
+        task_cpus: cores of each worker's task; None for ``spark.task.cpus``.
+        task_gpus: GPUs of each worker's task; None for 1 on GPUs, if the executors have any.
         timeout: seconds until a collective, or the rendezvous, fails.
         resource_timeout: seconds to wait for executors, and again for slots that other jobs hold.
         allow_unencrypted: run even if Spark encrypts its traffic; the gang's traffic is not encrypted.
@@ -71,6 +76,9 @@ class SparkCluster:
         device: str = "cpu",
         timeout: float = 600.0,
         resource_timeout: float = 120.0,
+        backend: str = "auto",
+        task_cpus: int | None = None,
+        task_gpus: float | None = None,
         allow_unencrypted: bool = False,
         event_directory: str | None = None,
         logs: str = "off",
@@ -78,7 +86,8 @@ class SparkCluster:
     ) -> None:
         if size < 1:
             raise InvalidInput(f"size is {size}; expected at least 1 worker.")
-        self.size, self._spark, self._device = size, spark, device
+        self.size, self._spark, self._device, self._backend = size, spark, device, backend
+        self._requests = TaskResources.of_gang(spark, device, cpus=task_cpus, gpus=task_gpus)
         self._timeout, self._resource_timeout = timeout, resource_timeout
         self._allow_unencrypted = allow_unencrypted
         self._event_directory, self._level, self._title = event_directory, level_of(logs), title
@@ -86,7 +95,7 @@ class SparkCluster:
     def capacity(self) -> Capacity:
         """Capacity in task slots, whether free or in use."""
         check_setting(self._spark, allow_unencrypted=self._allow_unencrypted)
-        return find_slots(self._spark)
+        return find_slots(self._spark, self._requests)
 
     def warm_up(self) -> None:
         """Start the executors' Python workers and let them load PyTorch, in the background.
@@ -113,7 +122,7 @@ class SparkCluster:
             pyspark.errors.PySparkException: the query of the data failed before any worker started.
         """
         size = gang_size(size, self.size)
-        check(self._spark, size, allow_unencrypted=self._allow_unencrypted)
+        check(self._spark, size, self._requests, allow_unencrypted=self._allow_unencrypted)
         self.warm_up()
         frame, specification = self._frame(data, columns, size)
         failures, guard = _FailureListener(listener, size, attempt), guard or CancellationToken()
@@ -122,7 +131,7 @@ class SparkCluster:
             guard.check()
             failures.waiting(what, seconds)
 
-        wait_for_slots(self._spark, size, timeout=self._resource_timeout, report=waiting)
+        wait_for_slots(self._spark, size, self._requests, timeout=self._resource_timeout, report=waiting)
         await_warm_up(self._spark, size)
         task = WorkerTask(
             ship(work),
@@ -132,6 +141,7 @@ class SparkCluster:
             specification,
             self._timeout,
             self._device,
+            self._backend,
             fallback=self._event_directory,
             heartbeat=guard.heartbeat,
             level=self._level,
@@ -143,7 +153,9 @@ class SparkCluster:
         channel = self._channel(failures, book.answer)
         with channel as endpoint, closing(book), job_description(self._spark, title):
             worker = BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))
-            rows = numbered(frame).mapInArrow(worker.run, SCHEMA, barrier=True)
+            rows = numbered(frame).mapInArrow(
+                worker.run, SCHEMA, barrier=True, profile=self._requests.profile(self._spark)
+            )
             return self._run(rows, watch, failures, guard)
 
     @contextmanager

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.io.threads import watching
-from sparkdl.spark.resources import Report
+from sparkdl.spark.slots.capacity import Report
 
 
 @contextmanager

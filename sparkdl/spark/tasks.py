@@ -35,7 +35,7 @@ from sparkdl.spark.error_messages import cancellation, first_lines
 from sparkdl.spark.executor_tasks import PACKED, MapTask, PackedData, PackTask, ReduceTask, delete_files, first_rows
 from sparkdl.spark.independent_tasks import EachTask, run_each
 from sparkdl.spark.jvm import GONE, JVM_ERRORS, job_description
-from sparkdl.spark.resources import find_slots, task_attempts
+from sparkdl.spark.slots.capacity import find_slots, task_attempts
 from sparkdl.spark.tensor_chunks import PIECES, Results, assembled, is_piece, is_result
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.task_recorder import Reporting

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from sparkdl.errors import ClusterUnavailable
 from sparkdl.spark.jvm import GONE, job_description
 from sparkdl.spark.python_daemon import load_pytorch
-from sparkdl.spark.resources import executors, find_slots, wait_for_slots
+from sparkdl.spark.slots.capacity import executors, find_slots, wait_for_slots
 
 logger = logging.getLogger(__name__)
 

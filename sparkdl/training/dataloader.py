@@ -16,6 +16,7 @@ from torch import nn
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher
+from sparkdl.data.device_cache import DeviceCache
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
@@ -32,6 +33,7 @@ class Rows:
     Attributes:
         shard: all rows of the worker, training and validation.
         validation: the validation rows; None without a validation column.
+        cache: all rows on the device; None if batches are copied from the host.
         share: this worker's fraction of all training rows.
         report: ``rows``, and ``feed_wait_seconds``, the time that training waited for batches.
 
@@ -46,6 +48,7 @@ class Rows:
             bounds = group.gather(label_bounds(shard, training.classes))
             check_bounds(bounds, training.classes)
         criterion = training.objective.criterion()
+        self.cache: DeviceCache | None = None
         shard, self.validation = _split(shard.with_denominators(criterion.denominators), group)
         self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle, training.drop_last)
         transforms = Transforms(training.collate, training.augment, criterion.denominators)
@@ -61,7 +64,13 @@ class Rows:
             shard = shard.with_unit_denominators()
         self._collate, self._kind, self._device = training.collate, training.kind, device
         self._objective = training.objective
+        self._mode = "never" if transforms else training.cache_on_device
         self._batcher = Batcher(shard, self.plan, device, transforms)
+
+    def hold(self) -> None:
+        """Copy the rows to the device if they are to be held there; call it when the model is on the device."""
+        self.cache = DeviceCache.of(self.shard, self._device, self._mode)
+        self._batcher = replace(self._batcher, cache=self.cache)
 
     def try_model(self, module: nn.Module) -> dict[str, Any]:
         """Try the module on the first rows, see ``sparkdl.training.trial``; the report's ``inputs`` and ``output``."""

@@ -20,6 +20,7 @@ from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import span
 from sparkdl.training.dataloader import Rows
+from sparkdl.training.layouts.arithmetic import tf32
 from sparkdl.training.monitor import TrainingMonitor
 from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained, TrainingSpec
@@ -43,12 +44,13 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
     Raises InvalidInput if the data do not fit, or a saved state is of another run; PeerLost if a worker was lost.
     """
     group = world.group()
-    with _seeded(training.seed, world):
+    with _seeded(training.seed, world), tf32(wanted=training.objective.tf32, device=world.device):
         with span("set up"):
             rows = Rows(shard, group, training, world.device)
             objective = training.objective.for_run(rows.plan.steps, training.epochs)
             replica = training.layout.place(objective, world)
             sync = training.strategy.attach(replica, group)
+            rows.hold()
             state = TrainerState(world, training, replica, sync, rows)
             monitor = TrainingMonitor(state)
         with state.restored(), monitor.measured():

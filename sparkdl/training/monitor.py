@@ -149,7 +149,7 @@ class TrainingMonitor:
         enter_phase("validate")
         plan = Plan(rows.shard_rows, training.batch_size, shuffle=False)
         transforms = Transforms(training.collate, denominators=self._criterion.denominators)
-        batches = Batcher(rows, plan, state.world.device, transforms).batches(0)
+        batches = Batcher(rows, plan, state.world.device, transforms, self.state.rows.cache).batches(0)
         meter = MetricAccumulator(state.world.device, state.metrics)
         observe(module, self._criterion, self._counted(batches), meter)
         values = meter.close(state.group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +29,7 @@ SchedulerFactory = Callable[..., Any]
 OutputKind = Literal["estimator", "classifier", "multilabel", "regressor"]
 """The output of an estimator's model: any tensor, class scores, scores of independent labels, or a number."""
 
-PRECISIONS = ("fp32", "bf16", "fp64")
+PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 INTERVALS = ("epoch", "step")
 
 
@@ -48,8 +49,13 @@ class Objective:
             ``valid_loss``, or without validation rows the training loss.
         monitor_mode: ``"min"`` or ``"max"``, the better value; ``"auto"`` asks the metric; losses are minimized.
         metrics: name -> ``torchmetrics.Metric`` (copied before use); default: none.
-        precision: ``"fp32"``, ``"bf16"`` (autocast; weights stay float32) or ``"fp64"``.
+        precision: ``"fp32"``, ``"bf16"`` or ``"fp16"`` (autocast; weights stay float32; fp16 scales the loss), or
+            ``"fp64"``.
         max_grad_norm: largest L2 norm of the global gradient; default: none.
+        channels_last: whether weights and inputs ``[B, C, H, W]`` have their channels last in memory.
+        compile: the backend of ``torch.compile``, such as ``"inductor"``; default: none. If the compiler fails, the
+            module runs as it is, with a warning.
+        tf32: whether GPUs multiply float32 matrices in TF32, as convolutions do by torch's default.
     """
 
     model: ModelFactory | nn.Module
@@ -62,6 +68,9 @@ class Objective:
     scheduler_interval: str = "epoch"
     monitor: str | None = None
     monitor_mode: str = "auto"
+    channels_last: bool = False
+    compile: str | None = None
+    tf32: bool = False
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -109,7 +118,10 @@ class Objective:
                 "nn.Parameter(torch.view_as_real(weight)), which forward() turns back with torch.view_as_complex."
             )
         # Unlike to(dtype), these two keep complex buffers.
-        return (module.double() if self.dtype == torch.float64 else module.float()).to(device)
+        module = (module.double() if self.dtype == torch.float64 else module.float()).to(device)
+        if self.channels_last:
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return module
 
     def open_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """The optimizer of these parameters; raises InvalidInput if its ``step()`` requires a closure."""
@@ -204,6 +216,8 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
     try:
         return module(*inputs)
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        if _runs_as_it_is(module, error):
+            return forward(module, columns)
         if "Expected more than 1 value per channel" in str(error):
             raise InvalidInput(
                 f"batch normalisation in {type(module).__name__} got one row on this worker, which has no variance. If "
@@ -215,6 +229,16 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
             f"forward() of {type(module).__name__} raised {type(error).__name__}: {str(error).rstrip('.')}. "
             f"Its inputs were {', '.join(map(shapes, inputs))}."
         ) from error
+
+
+def _runs_as_it_is(module: nn.Module, error: Exception) -> bool:
+    """Whether the compiler of a module failed; then the module is no longer compiled, and a warning says so."""
+    if module._compiled_call_impl is None or not isinstance(error, torch._dynamo.exc.TorchDynamoException):
+        return False
+    reason = " ".join(str(error).strip().splitlines()[:2])
+    warnings.warn(f"compile is ignored: {type(error).__name__}: {reason}", stacklevel=3)
+    module._compiled_call_impl = None
+    return True
 
 
 def trained(loss: Tensor) -> Tensor:

@@ -42,6 +42,8 @@ class TrainingSpec:
         collate: ``collate(inputs, target)``, applied to every batch; default: none.
         augment: ``augment(inputs, target, generator)``, applied to training batches before ``collate``; default: none.
         checkpointer: the ``Checkpointer`` that saves each worker's state and restores it on a restart; default: none.
+        cache_on_device: whether a GPU holds the shard: ``"auto"`` if it takes at most half of the free memory,
+            ``"always"`` or ``"never"``. Batches with ``collate`` or ``augment`` are made on the CPU.
         measured: whether workers report progress and phase times.
     """
 
@@ -63,6 +65,7 @@ class TrainingSpec:
     collate: Collate | None = None
     augment: Augment | None = None
     checkpointer: Any = None  # a Checkpointer; untyped, so that the loop does not import its modules
+    cache_on_device: str = "auto"
     measured: bool = True
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained, TrainingSpec
 from sparkdl.training.strategies import Sync
 
-_FORMAT = 5  # version of the saved state
+_FORMAT = 6  # version of the saved state
 # Entries of a place that may differ at an epoch's start, and their names in errors.
 _NAMES = {"workers": "number of workers", "shard_rows": "number of rows by shard"}
 

@@ -207,6 +207,13 @@ class StrategyContract:
         assert half["history"][-1]["loss"] == pytest.approx(full["history"][-1]["loss"], rel=0.05)
         assert (half["parameters"]["head.weight"] != full["parameters"]["head.weight"]).any()
 
+    def test_a_scaled_loss_falls_and_replicas_skip_the_same_steps(self, cluster):
+        workers = self.fit(cluster, Case(precision="fp16", epochs=10))
+        for worker in workers:
+            assert_equal(worker["parameters"], workers[0]["parameters"])
+        losses = [row["loss"] for row in workers[0]["history"]]
+        assert losses[-1] < losses[0]
+
     def test_error_in_step_names_step_and_rank(self, cluster):
         rank = cluster.size - 1
         with pytest.raises(WorkerFailed, match="ArithmeticError: stumbled over a row") as caught:

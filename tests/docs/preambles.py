@@ -19,6 +19,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from sparkdl import TorchModel
 from tests.rounds.data import real
 
 if TYPE_CHECKING:
@@ -70,8 +71,9 @@ def data_types(execute, folder):
 
 
 def gpu(execute, folder):
-    clf = execute({})["clf"]
-    assert (clf.getDevice(), clf.getPrecision()) == ("cuda", "bf16")
+    names = execute({"model": TorchModel(factory=partial(nn.Linear, 64, 10), weights=b"")})
+    assert (names["clf"].getDevice(), names["clf"].getPrecision(), names["clf"].getTaskCpus()) == ("cuda", "bf16", 4)
+    assert (names["scorer"].getDevice(), names["model"].getDevice()) == ("cuda", "cpu")
 
 
 def security(execute, folder):

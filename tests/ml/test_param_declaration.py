@@ -113,8 +113,10 @@ def test_set_params_of_an_ensemble():
     assert (len(stacking.getBases()), stacking.getNumFolds(), stacking.getPassthrough()) == (2, 4, False)
 
 
-HOW = "resourceTimeout maxRestarts minWorkers elasticTimeout"
-NOT_IN_ROUNDS = f"batchSize dropLast schedulerInterval epochs microBatches callbacks {HOW}"
+HOW = "backend taskCpus taskGpus resourceTimeout maxRestarts minWorkers elasticTimeout"
+NOT_IN_ROUNDS = (
+    f"channelsLast compile tf32 cacheOnDevice batchSize dropLast schedulerInterval epochs microBatches callbacks {HOW}"
+)
 OF_STEPS = "optimizer learningRate optimizerArgs scheduler maxGradNorm augment"
 SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted telemetry logLevel"
 
@@ -130,7 +132,7 @@ SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted tel
             f"{NOT_IN_ROUNDS} {OF_STEPS}",
         ),
         (TrainingParams, Scope.TASK, f"{HOW} trackers checkpointInterval runDir maxRounds maxSeconds"),
-        (TrainingParams, Scope.RUN, f"{SAME_RESULT} epochs numWorkers runDir maxSeconds maxRounds"),
+        (TrainingParams, Scope.RUN, f"{SAME_RESULT} cacheOnDevice epochs numWorkers runDir maxSeconds maxRounds"),
         (TrainingParams, Scope.BASE, f"{SAME_RESULT} runDir"),
         (TrainingParams, Scope.PIPELINE, f"{SAME_RESULT} numWorkers"),
         (sparkdl.Bagging, Scope.MEMBERS, "runDir parallelism disagreementCol numModels voting oobScore"),

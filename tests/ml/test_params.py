@@ -65,6 +65,10 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "strategy": (AllReduce(), ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=LocalSGDSolver(batch_size=4))),
     "device": ("cpu", "cuda"),
     "precision": ("fp32", "fp64"),
+    "channelsLast": (False, True),
+    "compile": (None, "eager"),
+    "tf32": (False, True),
+    "cacheOnDevice": ("auto", "never"),
     "maxGradNorm": (None, 0.5),
     "microBatches": (1, 4),
     "numClasses": (None, 7),
@@ -78,6 +82,9 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "callbacks": ([], [Steps("steps")]),
     "trackers": ([], [TensorBoard("curves")]),
     "runDir": (None, "/shared/runs/1"),
+    "backend": ("auto", "gloo"),
+    "taskCpus": (None, 4),
+    "taskGpus": (None, 0.5),
     "resourceTimeout": (120.0, 7.5),
     "allowUnencrypted": (False, True),
     "checkpointInterval": ("auto", "2 epochs"),
@@ -94,7 +101,16 @@ VALUES = {name: value for name, (_, value) in PARAMS.items()} | {
     "model": nets.scores,
     "loss": nn.L1Loss(),
 }
-MODEL_PARAMS = {"inputCols", "featuresCol", "labelCol", "columnSpecs", "assembleInputs", "collate", "thresholds"}
+MODEL_PARAMS = {
+    "device",
+    "inputCols",
+    "featuresCol",
+    "labelCol",
+    "columnSpecs",
+    "assembleInputs",
+    "collate",
+    "thresholds",
+}
 MODEL_PARAMS |= {"predictionCol", "rawPredictionCol", "probabilityCol"}
 
 
@@ -188,7 +204,7 @@ def test_none_turns_off_only_params_whose_doc_mentions_it(make):
 
 LEAST = {"numWorkers": 1, "batchSize": 1, "epochs": 1, "microBatches": 1, "minWorkers": 1, "maxRounds": 1} | {
     "resourceTimeout": 0, "maxRestarts": 0, "elasticTimeout": 0, "maxSeconds": 0, "patience": 1, "numClasses": 2,
-    "minDelta": 0
+    "minDelta": 0, "taskCpus": 1
 }  # fmt: skip
 CHECKPOINT_STEPS = "expected a number of steps"
 ALGORITHM = dict.fromkeys(("init", "map", "reduce", "apply", "converged", "metrics"), print)
@@ -203,7 +219,9 @@ without_uses_optimizer = make_dataclass("Half", [], namespace=ALGORITHM)
         ("checkpointInterval", 0, f"checkpointInterval is 0; {CHECKPOINT_STEPS}"),
         ("logLevel", "loud", "logLevel is 'loud'; expected one of debug, info, warning, error, off"),
         ("device", "tpu", "device is 'tpu'; expected one of cpu, cuda"),
-        ("precision", "fp16", "precision is 'fp16'; expected one of fp32, bf16, fp64"),
+        ("backend", "mpi", "backend is 'mpi'; expected one of auto, nccl, gloo"),
+        ("taskGpus", 0, "taskGpus is 0; expected a number above 0"),
+        ("precision", "fp8", "precision is 'fp8'; expected one of fp32, bf16, fp16, fp64"),
         ("maxGradNorm", 0, "maxGradNorm is 0; expected a number above 0"),
         ("thresholds", [0.0, 0.0], r"thresholds is \[0.0, 0.0\]; .* at most one"),
         ("optimizer", "sdg", "optimizer is 'sdg'; expected one of .*adamw.*, or a function that is called"),

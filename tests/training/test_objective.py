@@ -257,7 +257,7 @@ def test_weights_and_loss_have_dtype_of_precision(precision: str, dtype: torch.d
         ({"loss": "mse"}, r"loss is .*; expected a function loss\(output, target\), or an nn loss"),
         ({"loss": nn.MSELoss}, r"loss is .*; expected a function loss\(output, target\), or an nn loss"),
         ({"optimizer": torch.optim.LBFGS}, r"optimizer is LBFGS, .* closure.* strategy=LBFGS\(\)"),
-        ({"precision": "fp16"}, "precision is 'fp16'; expected one of fp32, bf16, fp64"),
+        ({"precision": "fp8"}, "precision is 'fp8'; expected one of fp32, bf16, fp16, fp64"),
         ({"max_grad_norm": 0}, "maxGradNorm is 0; expected a number above 0"),
         ({"max_grad_norm": float("nan")}, "maxGradNorm is nan; expected a number above 0"),
     ],

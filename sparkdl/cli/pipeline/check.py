@@ -27,7 +27,7 @@ from sparkdl.ml.tracking.registration import Registration
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.columns import select_columns
 from sparkdl.spark.jvm import transformed_schema
-from sparkdl.spark.resources import check
+from sparkdl.spark.slots.capacity import check
 
 
 def validate(

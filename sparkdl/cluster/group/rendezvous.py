@@ -15,7 +15,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -25,7 +25,9 @@ import torch.distributed as dist
 # gang, such as the first optimizer's by way of torch._dynamo, would keep that group alive and its peers waiting.
 import torch.distributed.nn.functional
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
+from torch.distributed.distributed_c10d import _abort_process_group
 
+from sparkdl.cluster.group.devices import choose, find_gpus
 from sparkdl.cluster.group.network import interface_of, listen
 from sparkdl.cluster.group.world import World, reaching_peers
 from sparkdl.errors import PeerLost
@@ -43,7 +45,9 @@ class RendezvousSpec:
         attempt: the attempt's number within the run.
         address: an address of this host that the other workers can dial.
         timeout: seconds until a collective, or the wait for a worker, fails.
-        device: ``"cpu"``, or ``"cuda"`` for the GPU of this worker's local rank.
+        device: ``"cpu"`` or ``"cuda"``.
+        backend: ``"nccl"``, ``"gloo"`` or ``"auto"``.
+        gpus: addresses of the GPUs that the cluster assigned to this worker; None if it assigns none.
     """
 
     rank: int
@@ -53,6 +57,8 @@ class RendezvousSpec:
     address: str
     timeout: float = 600.0
     device: str = "cpu"
+    backend: str = "auto"
+    gpus: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -71,13 +77,15 @@ def meet(spec: RendezvousSpec, exchange: AllGather) -> RendezvousResult:
     """
     line: dict[str, Any] = {"host": socket.gethostname(), "address": spec.address}
     store, trouble = None, None
-    if spec.rank == 0 and spec.size > 1:
-        try:
+    try:
+        if spec.device == "cuda":
+            line |= asdict(find_gpus(spec.gpus))
+        if spec.rank == 0 and spec.size > 1:
             listening = listen(spec.address)
             line["port"] = listening.getsockname()[1]
             store = _store(spec, spec.address, line["port"], listening)
-        except Exception as error:  # the others wait for this worker's line
-            trouble, line["trouble"] = error, str(error)
+    except Exception as error:  # the others wait for this worker's line
+        trouble, line["trouble"] = error, str(error)
     lines = [json.loads(text) for text in exchange(json.dumps(line))]
     if trouble is not None:
         raise trouble
@@ -89,10 +97,15 @@ def meet(spec: RendezvousSpec, exchange: AllGather) -> RendezvousResult:
 
 @contextmanager
 def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
-    """Yield the world with ``torch.distributed`` initialized; the block's end restores the process for reuse."""
+    """Yield the world with ``torch.distributed`` initialized; the block's end restores the process for reuse.
+
+    Raises:
+        InvalidInput: the workers' GPUs do not suffice, see ``sparkdl.cluster.group.devices``.
+    """
     lines = rendezvous.lines
     local_rank = sum(line["host"] == lines[spec.rank]["host"] for line in lines[: spec.rank])
-    device = torch.device("cuda", local_rank) if spec.device == "cuda" else torch.device("cpu")
+    choice = choose(lines, spec.rank, device=spec.device, backend=spec.backend)
+    device = choice.device
     world = World(spec.rank, spec.size, local_rank, device, spec.attempt, lines[spec.rank]["host"])
     with _environment(spec, local_rank):
         store = HashStore() if spec.size == 1 else rendezvous.store
@@ -101,9 +114,12 @@ def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
         try:
             if dist.is_initialized():  # an earlier task left its group behind in a reused Python worker
                 dist.destroy_process_group()
+            if device.type == "cuda":  # first: the group's own tensors are on the current GPU
+                torch.cuda.set_device(device)
             with reaching_peers():
                 dist.init_process_group(
-                    "nccl" if device.type == "cuda" else "gloo",
+                    choice.backend,
+                    device_id=device if choice.backend == "nccl" else None,
                     store=PrefixStore("group", world.store),
                     rank=spec.rank,
                     world_size=spec.size,
@@ -111,6 +127,11 @@ def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
                 )
             world.process_group = dist.group.WORLD
             yield world
+        except BaseException:
+            if choice.backend == "nccl" and dist.is_initialized():
+                # A collective that waits for a failed worker would block the group's end as well.
+                _abort_process_group()
+            raise
         finally:
             world.store = None
             if dist.is_initialized():
@@ -118,6 +139,8 @@ def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
             # Reference cycles would keep a model's memory in a reused process. A group's sockets close with its last
             # reference; until then a peer in a collective waits.
             gc.collect()
+            if device.type == "cuda":  # torch keeps freed memory of the GPU, which the next fit's process may need
+                torch.cuda.empty_cache()
 
 
 def _store(spec: RendezvousSpec, host: str, port: int, listening: socket.socket | None) -> Any:

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from sparkdl.data.batch import Input
 
 BUDGET = 8 << 20  # bytes of the largest tensor: enough rows for a cheap call, few enough for the caches
+GPU_BUDGET = 256 << 20  # for the kernels to fill a GPU
 _PROBE = 8  # rows of the pass that measures bytes
 
 

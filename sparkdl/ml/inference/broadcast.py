@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -17,9 +18,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from torch import nn
 
-from sparkdl.ml.inference.model_cache import SHELF
+from sparkdl.cluster.group.devices import scoring_device
+from sparkdl.ml.inference.model_cache import SHELF, CachedModel
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.spark.python_worker import freeze_imports
+from sparkdl.spark.slots.task_resources import assigned_gpus
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,19 @@ class BroadcastScorer:
     def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
         """Run ``Scorer.scores`` in a Python worker, and load the model unless the worker holds it."""
         freeze_imports()
-        context = TaskContext.get()
+        context, device = TaskContext.get(), torch.device("cpu")
         if context is not None:
             torch.set_num_threads(context.cpus())
-        return self.scorer.scores(batches, SHELF.get(self.digest, self.size, self._module))
+            device = scoring_device(self.scorer.device, assigned_gpus(context))
+        loaded = SHELF.get(f"{self.digest} on {device}", self.size, partial(self._loaded, device))
+        yield from self.scorer.scores(batches, loaded)
+        if device.type == "cuda":  # the worker stays, and a later fit on this GPU needs the memory
+            torch.cuda.empty_cache()
 
-    def _module(self) -> nn.Module:
+    def _loaded(self, device: torch.device) -> CachedModel:
         factory, weights = cloudpickle.loads(self.packed.value if isinstance(self.packed, Broadcast) else self.packed)
-        return replace(self.scorer, factory=factory, weights=weights).module()
+        module = replace(self.scorer, factory=factory, weights=weights).module()
+        return CachedModel.on(device, module, self.scorer.precision)
 
 
 class ModelBroadcast:

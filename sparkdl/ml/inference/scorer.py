@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from sparkdl.data.arrow import decode, decode_ragged
 from sparkdl.data.batch import Input, Ragged, arguments, promote_ints
+from sparkdl.data.batching import arrive
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.transforms import Collate, collated
 from sparkdl.errors import InvalidInput
@@ -27,8 +29,8 @@ from sparkdl.training.objective import ModelFactory, Objective
 class Scorer:
     """Scores rows, in a Python worker or in this process.
 
-    ``weights`` are empty if the factory carries them, as a ``Program`` does. ``precision`` is the training's. The model
-    gets NaN and infinite values unchanged.
+    ``weights`` are empty if the factory carries them, as a ``Program`` does. ``precision`` is the training's, and
+    ``device`` ``"cpu"`` or ``"cuda"``. The model gets NaN and infinite values unchanged.
     """
 
     factory: ModelFactory | nn.Module
@@ -37,6 +39,7 @@ class Scorer:
     precision: str
     columns: Columns
     collate: Collate | None = None
+    device: str = "cpu"
 
     def scores(
         self, batches: Iterable[tuple[pa.Array, ...] | pa.Array], loaded: CachedModel | None = None
@@ -86,7 +89,9 @@ def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) 
 
 
 def score(loaded: CachedModel, inputs: tuple[Input, ...], collate: Collate | None = None) -> Tensor:
-    """Compute the raw outputs of at least one row, ``[rows, ...]``, batch by batch.
+    """Compute the raw outputs of at least one row, ``[rows, ...]``, on the CPU, batch by batch.
+
+    If a GPU's memory does not suffice for a batch, the batch size is halved once, with a warning.
 
     Raises:
         InvalidInput: the model returned no tensor, or not one row of output per row of input.
@@ -94,22 +99,43 @@ def score(loaded: CachedModel, inputs: tuple[Input, ...], collate: Collate | Non
     rows = len(inputs[0])
 
     def forward(piece: slice) -> Any:
-        return loaded.module(*arguments(collated(collate, tuple(tensor[piece] for tensor in inputs))))
+        given = collated(collate, tuple(tensor[piece] for tensor in inputs))
+        with loaded.autocast:
+            return loaded.module(*arguments(arrive(column, loaded.device) for column in given))
 
     if loaded.rows is None:
-        loaded.rows = batch_rows(forward, inputs, at_once=lambda: loaded.at_once)
+        loaded.rows = batch_rows(forward, inputs, at_once=lambda: loaded.at_once, budget=loaded.budget)
+    try:
+        return _joined(forward, rows, loaded)
+    except torch.OutOfMemoryError as error:
+        if loaded.halved or loaded.rows == 1:
+            raise
+        loaded.halved, loaded.rows = True, loaded.rows // 2
+        reason = str(error).partition(". ")[0]
+        warnings.warn(f"{reason}. The model now scores {loaded.rows} rows at a time.", stacklevel=2)
+    if loaded.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return _joined(forward, rows, loaded)
+
+
+@torch.inference_mode()
+def _joined(forward: Callable[[slice], Any], rows: int, loaded: CachedModel) -> Tensor:
     scores: Tensor | None = None
-    with torch.inference_mode():
-        for piece in batches(rows, loaded.rows):
-            output, expected = forward(piece), piece.stop - piece.start
-            if not isinstance(output, Tensor):
-                raise InvalidInput(f"the model returned {type(output).__name__}; expected one tensor.")
-            if output.dim() == 0 or len(output) != expected:
-                shape = f"the shape {list(output.shape)} for {expected} rows; expected [{expected}, ...]"
-                raise InvalidInput(f"the model returned {shape}.")
-            if expected == rows:
-                return output
-            scores = output.new_empty((rows, *output.shape[1:])) if scores is None else scores
-            scores[piece] = output
+    assert loaded.rows is not None
+    on_gpu = loaded.device.type == "cuda"
+    for piece in batches(rows, loaded.rows):
+        output, expected = forward(piece), piece.stop - piece.start
+        if not isinstance(output, Tensor):
+            raise InvalidInput(f"the model returned {type(output).__name__}; expected one tensor.")
+        if output.dim() == 0 or len(output) != expected:
+            shape = f"the shape {list(output.shape)} for {expected} rows; expected [{expected}, ...]"
+            raise InvalidInput(f"the model returned {shape}.")
+        if expected == rows:
+            return output.cpu()
+        if scores is None:
+            scores = torch.empty((rows, *output.shape[1:]), dtype=output.dtype, pin_memory=on_gpu)
+        scores[piece].copy_(output, non_blocking=True)
+    if on_gpu:
+        torch.cuda.current_stream(loaded.device).synchronize()  # the copies are asynchronous
     assert scores is not None
     return scores

@@ -126,7 +126,8 @@ class TrainedModule:
         )
         assembled = bool(params["assembleInputs"])
         collate = AssembledInputs.around(params["collate"], assembled=assembled, floating=self.floating)
-        return Scorer(self.factory, self.weights, outputs, self.precision, columns, collate)
+        device = params.get("device", "cpu")
+        return Scorer(self.factory, self.weights, outputs, self.precision, columns, collate, device)
 
 
 def output_names(params: Mapping[str, Any]) -> dict[str, str]:

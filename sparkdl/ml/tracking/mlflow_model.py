@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.inference.predictor import Predictor
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.local_folder import write_folder
@@ -42,7 +43,7 @@ def served_torch_model(model: TorchModel) -> ServedModel:
     def write(folder: str) -> None:
         write_folder(model, folder)
 
-    return ServedModel(write, _signature(model.predictor()))
+    return ServedModel(write, _signature(model.predictor(CachedModel(model.module()))))
 
 
 def log_model(client: Any, run: Any, model: ServedModel, *, code_paths: Sequence[str], step: int = 0) -> Any:

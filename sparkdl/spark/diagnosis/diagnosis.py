@@ -49,7 +49,8 @@ from sparkdl.spark.diagnosis.settings_checks import (
     registered,
     slots_check,
 )
-from sparkdl.spark.resources import executors, find_slots, setting
+from sparkdl.spark.slots.capacity import executors, find_slots
+from sparkdl.spark.slots.settings import setting
 from sparkdl.spark.warm_up import share_workers
 from sparkdl.telemetry.protocol import Endpoint
 

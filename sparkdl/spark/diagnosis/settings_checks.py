@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.spark.diagnosis.check import Check
 from sparkdl.spark.diagnosis.executor_checks import counted
-from sparkdl.spark.resources import (
+from sparkdl.spark.slots.capacity import (
     check_encryption,
     check_setting,
     check_slots,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import GradientSink
+from sparkdl.training.layouts.arithmetic import LossScaler, autocast, compile_module, in_channels_last
 from sparkdl.training.layouts.state_check import check_fit, kind_of
 from sparkdl.training.objective import Objective, forward, trained
 
@@ -45,8 +45,11 @@ class ReplicatedReplica:
         self._by_epoch = objective.scheduler_interval == "epoch"
         self._criterion = objective.criterion(device)
         self._max_grad_norm = objective.max_grad_norm
-        half = objective.precision == "bf16"
-        self._autocast: Any = torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
+        self._autocast = autocast(objective.precision, device)
+        self._scaler = LossScaler(objective.precision, device)
+        self._channels_last = objective.channels_last
+        if objective.compile is not None:
+            compile_module(self.module, objective.compile)
         self._receiver: GradientSink | None = None  # the sink, during a backward pass with communication
         for index, parameter in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
@@ -65,9 +68,10 @@ class ReplicatedReplica:
 
     def apply(self) -> None:
         """Clip the gradients, step the optimizer and the scheduler, and clear the gradients."""
+        self._scaler.unscale(self.optimizer, self.parameters)
         if self._max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
-        self.optimizer.step()
+        self._scaler.step(self.optimizer)
         if self.scheduler is not None and not self._by_epoch:
             self.scheduler.step()
         for parameter in self.parameters:  # the optimizer may have only some of them
@@ -88,6 +92,7 @@ class ReplicatedReplica:
                 "parameters": {name: value for name, value in module.items() if name in named},
                 "optimizer": self.optimizer.state_dict(),
                 "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+                "scaler": self._scaler.state_dict(),
                 "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)},
             },
             "local": {
@@ -109,14 +114,17 @@ class ReplicatedReplica:
         self.optimizer.load_state_dict(replicated["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(replicated["scheduler"])
+        self._scaler.load_state_dict(replicated["scaler"])
 
     def _pass(self, batch: Batch) -> Tensor:
         enter_phase("forward")
         with self._autocast:
-            output = forward(self.module, batch.inputs)
+            inputs = in_channels_last(batch.inputs) if self._channels_last else batch.inputs
+            output = forward(self.module, inputs)
             loss = trained(self._criterion(output, batch))
         enter_phase("backward")
-        (loss if batch.micro_fraction == 1.0 else loss * batch.micro_fraction).backward()  # type: ignore[no-untyped-call]
+        part = self._scaler.scale(loss if batch.micro_fraction == 1.0 else loss * batch.micro_fraction)
+        part.backward()  # type: ignore[no-untyped-call]
         self.output = output.detach() if isinstance(output, Tensor) else output
         return loss
 

@@ -208,7 +208,7 @@ def test_cache_evicts_the_least_recently_used():
 
     def load(name, count):
         loads.append(name)
-        return nn.Linear(count, 1, bias=False)
+        return CachedModel(nn.Linear(count, 1, bias=False))
 
     for name in ("one", "two", "one", "three", "one", "two", "large", "one", "large"):
         count = 1000 if name == "large" else 40
@@ -347,3 +347,40 @@ def test_stream_of_files(spark, tmp_path):
     assert spark.read.parquet(out).orderBy("row").collect() == expected
     assert spark.table("scored").orderBy("row").collect() == expected
     assert sorted((each["row"], each["prediction"]) for each in batches) == [tuple(each) for each in expected]
+
+
+# ---- devices ---------------------------------------------------------------------------------------------------------
+
+
+class Small(nn.Linear):
+    """A GPU whose memory suffices for a few rows."""
+
+    most = 8
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+
+    def forward(self, x):
+        if len(x) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. More advice.")
+        return super().forward(x)
+
+
+def test_if_memory_does_not_suffice_the_batch_is_halved_once():
+    loaded, inputs = CachedModel(Small(), rows=14), (torch.rand(40, 3),)
+    with pytest.warns(UserWarning, match=r"CUDA out of memory. The model now scores 7 rows at a time\."):
+        scores = score(loaded, inputs)
+    torch.testing.assert_close(scores, nn.Linear.forward(loaded.module, inputs[0]))
+    assert loaded.rows == 7
+    loaded.module.most = 3
+    with pytest.raises(torch.OutOfMemoryError):
+        score(loaded, inputs)
+    assert loaded.rows == 7
+
+
+def test_a_model_without_a_gpu_names_the_cure(spark):
+    model = made(nets.column, "regressor")
+    model.setDevice("cuda")
+    with pytest.raises(InvalidInput, match=r"PyTorch sees 0 GPUs in this process\..*model.setDevice\('cpu'\)"):
+        model.predict(X)
+    assert len(model.setDevice("cpu").predict(X)) == len(X)

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,6 +17,8 @@ from pyspark.sql import functions as F
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.errors import ClusterUnavailable, InvalidInput
+from sparkdl.spark.slots.settings import setting
+from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS, TASK_GPUS, TaskResources
 
 _ENCRYPTION = (
     "spark.network.crypto.enabled",
@@ -24,23 +27,25 @@ _ENCRYPTION = (
     "spark.io.encryption.enabled",
 )
 
+_SETTINGS = TaskResources()
+
 Report = Callable[[str, float], None]
 """Called with the awaited resource and the seconds waited so far."""
 
 
-def check(spark: SparkSession, size: int, *, allow_unencrypted: bool) -> None:
+def check(spark: SparkSession, size: int, requests: TaskResources = _SETTINGS, *, allow_unencrypted: bool) -> None:
     """Raise as ``check_setting``, or ClusterUnavailable if there can never be enough slots."""
     check_setting(spark, allow_unencrypted=allow_unencrypted)
-    check_slots(spark, size)
+    check_slots(spark, size, requests)
 
 
-def check_slots(spark: SparkSession, size: int) -> None:
+def check_slots(spark: SparkSession, size: int, requests: TaskResources = _SETTINGS) -> None:
     """Raise ClusterUnavailable if there can never be ``size`` slots."""
-    slots = find_slots(spark)
+    slots = find_slots(spark, requests)
     if slots.ever is not None and slots.ever < size:
         raise ClusterUnavailable(
             f"{size} workers need {size} task slots at a time, but the configuration allows {slots.ever}: "
-            f"{_why(spark)}. Lower numWorkers or add cores."
+            f"{_why(spark, requests)}. Lower numWorkers or add cores{' and GPUs' * bool(requests.gpus)}."
         )
 
 
@@ -72,16 +77,15 @@ def encrypted(spark: SparkSession) -> list[str]:
     return [name for name in _ENCRYPTION if setting(spark, name) == "true"]
 
 
-def setting(spark: SparkSession, name: str) -> str:
-    """A setting of the session or application; empty if unset."""
-    return str(spark.conf.get(name, ""))
+def find_slots(spark: SparkSession, requests: TaskResources = _SETTINGS) -> Capacity:
+    """Number of tasks with these requests that can run at the same time.
 
-
-def find_slots(spark: SparkSession) -> Capacity:
-    """Number of tasks that can run at the same time: on the registered executors, and on all that are configured."""
-    java = spark.sparkContext._jsc.sc()
-    now = int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
-    return Capacity(now, _most(spark, now))
+    It counts the registered executors, and all that are configured.
+    """
+    java, profile = spark.sparkContext._jsc.sc(), requests.profile(spark)
+    of_stage: Any = None if profile is None else profile._java_resource_profile
+    now = int(java.maxNumConcurrentTasks(of_stage or java.resourceProfileManager().defaultResourceProfile()))
+    return Capacity(now, _most(spark, now, requests))
 
 
 def count_rows(rows: DataFrame, limit: int) -> int:
@@ -110,16 +114,16 @@ def task_attempts(spark: SparkSession) -> int:
     return int(spark.sparkContext._jsc.sc().taskScheduler().maxTaskFailures())
 
 
-def _most(spark: SparkSession, now: int) -> int | None:
+def _most(spark: SparkSession, now: int, requests: TaskResources) -> int | None:
     def number(name: str) -> int:
         return int(setting(spark, name) or 0)
 
-    cpus, master = number("spark.task.cpus") or 1, str(spark.sparkContext.master)
+    cpus, master = requests.cpus or number("spark.task.cpus") or 1, str(spark.sparkContext.master)
+    taken = float(setting(spark, TASK_GPUS) or 0) if requests.gpus is None else requests.gpus
 
     def slots(cores: int) -> int:
         """Of an executor, which needs cores and, if tasks take GPUs, GPUs for each."""
-        taken = float(setting(spark, "spark.task.resource.gpu.amount") or 0)
-        offered = float(setting(spark, "spark.executor.resource.gpu.amount") or 0)
+        offered = float(setting(spark, EXECUTOR_GPUS) or 0)
         return min(cores // cpus, int(offered / taken)) if taken and offered else cores // cpus
 
     simulated = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
@@ -135,17 +139,22 @@ def _most(spark: SparkSession, now: int) -> int | None:
     return number("spark.executor.instances") * slots(number("spark.executor.cores"))
 
 
-def _why(spark: SparkSession) -> str:
+def _why(spark: SparkSession, requests: TaskResources) -> str:
     names = ("spark.task.cpus", "spark.cores.max", "spark.executor.instances", "spark.executor.cores")
-    known = [f"{name} = {setting(spark, name)}" for name in names if setting(spark, name)]
+    of_gpus = (EXECUTOR_GPUS, TASK_GPUS) if requests.gpus is None else (EXECUTOR_GPUS,)
+    known = [f"{name} = {setting(spark, name)}" for name in (*names, *of_gpus) if setting(spark, name)]
+    own = {"taskCpus": requests.cpus, "taskGpus": requests.gpus}
+    known += [f"{name} = {value:g}" for name, value in own.items() if value is not None]
     return ", ".join([f"master = {spark.sparkContext.master}", *known])
 
 
-def wait_for_slots(spark: SparkSession, size: int, *, timeout: float, report: Report) -> None:
+def wait_for_slots(
+    spark: SparkSession, size: int, requests: TaskResources = _SETTINGS, *, timeout: float, report: Report
+) -> None:
     """Wait until enough executors have registered; raises ClusterUnavailable after ``timeout`` seconds."""
     start = time.monotonic()
     while True:
-        slots, waited = find_slots(spark), time.monotonic() - start
+        slots, waited = find_slots(spark, requests), time.monotonic() - start
         if slots.now is None or slots.now >= size:
             return
         if waited > timeout:

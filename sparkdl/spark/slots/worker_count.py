@@ -11,14 +11,21 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.errors import ClusterUnavailable
-from sparkdl.spark.resources import count_rows, find_slots, registration_wait, setting, wait_for_slots
+from sparkdl.spark.slots.capacity import count_rows, find_slots, registration_wait, wait_for_slots
+from sparkdl.spark.slots.settings import setting
+from sparkdl.spark.slots.task_resources import TASK_GPUS, TaskResources
 
 _MOST = 1 << 20  # rows that are counted; the driver's JVM gets an object for each
-_GPUS = "spark.task.resource.gpu.amount"
 
 
 def choose_workers(
-    rows: DataFrame, batch_size: int, *, device: str = "cpu", least: int | None = None, previous: int | None = None
+    rows: DataFrame,
+    batch_size: int,
+    requests: TaskResources,
+    *,
+    device: str = "cpu",
+    least: int | None = None,
+    previous: int | None = None,
 ) -> int:
     """Choose as many workers as there are task slots, at most one for each ``batch_size`` rows, at least one.
 
@@ -32,24 +39,25 @@ def choose_workers(
     Args:
         rows: the rows of the fit.
         batch_size: of the global batch.
+        requests: of each worker's task.
         device: with ``"cuda"`` slots count only if each task has a GPU of its own.
         least: the smallest gang that may start; default: none. A gang that may grow is as large as the configuration.
         previous: the workers of the run's newest checkpoint, chosen again unless the configuration has fewer slots. A
             gang that may shrink and grow ignores it.
     """
     spark = rows.sparkSession
-    configured = find_slots(spark).ever
+    configured = find_slots(spark, requests).ever
     if previous is not None and least is None and (configured is None or previous <= configured):
         return previous
-    if device == "cuda" and float(setting(spark, _GPUS) or 0) < 1:
+    if device == "cuda" and (float(setting(spark, TASK_GPUS) or 0) if requests.gpus is None else requests.gpus) < 1:
         warnings.warn(
-            f"numWorkers is None, and {_GPUS} is not 1: the slots do not say how many GPUs there are. The fit takes "
-            "one worker; set numWorkers for more.",
+            f"numWorkers is None, and {TASK_GPUS} is not 1: the slots do not say how many GPUs there are. The fit "
+            "takes one worker; set numWorkers for more.",
             stacklevel=5,
         )
         return least or 1
-    await_slots(spark)
-    now = find_slots(spark).now or 1
+    await_slots(spark, requests)
+    now = find_slots(spark, requests).now or 1
     slots = (now if least is None or configured is None else configured) // concurrent_fits()
     if slots <= 1:
         return least or 1
@@ -58,12 +66,13 @@ def choose_workers(
     return max(least or 1, slots if counted == limit else counted // batch_size)
 
 
-def await_slots(spark: SparkSession) -> None:
+def await_slots(spark: SparkSession, requests: TaskResources) -> None:
     """Wait for the configured slots of an application that has just begun, as long as Spark does."""
-    configured = find_slots(spark).ever
+    configured = find_slots(spark, requests).ever
     if configured is not None:
+        limit = registration_wait(spark)
         with suppress(ClusterUnavailable):
-            wait_for_slots(spark, configured, timeout=registration_wait(spark), report=lambda what, seconds: None)
+            wait_for_slots(spark, configured, requests, timeout=limit, report=lambda what, seconds: None)
 
 
 def concurrent_fits() -> int:

@@ -17,9 +17,9 @@ from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
 from sparkdl.spark import cluster as spark_cluster
-from sparkdl.spark import resources
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.spark.resources import find_slots, wait_for_slots
+from sparkdl.spark.slots import capacity as resources
+from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.sessions import session
@@ -202,16 +202,18 @@ def test_computing_data_is_no_wait_for_slots(spark, tmp_path, adaptive):
 def test_wait_for_executors(spark, monkeypatch):
     reports: list[str] = []
     offers = iter([Capacity(0, None), Capacity(1, None), Capacity(2, None)])
-    monkeypatch.setattr(resources, "find_slots", lambda spark: next(offers))
+    monkeypatch.setattr(resources, "find_slots", lambda spark, requests: next(offers))
     wait_for_slots(spark, 2, timeout=60, report=lambda what, seconds: reports.append(what))
     assert reports == ["0 of 2 task slots", "1 of 2 task slots"]
-    monkeypatch.setattr(resources, "find_slots", lambda spark: Capacity(now=1, ever=None))
+    monkeypatch.setattr(resources, "find_slots", lambda spark, requests: Capacity(now=1, ever=None))
     with pytest.raises(ClusterUnavailable, match=r"the executors offer 1\. Add executors"):
         wait_for_slots(spark, 2, timeout=0.6, report=lambda what, seconds: None)
 
 
 def test_stop_request_ends_wait_for_executors(spark, monkeypatch):
-    monkeypatch.setattr(resources, "find_slots", lambda spark: request_stop("maintenance") or Capacity(0, None))
+    monkeypatch.setattr(
+        resources, "find_slots", lambda spark, requests: request_stop("maintenance") or Capacity(0, None)
+    )
     try:
         with pytest.raises(Stopped, match=r"asked to stop \(maintenance\)"):
             Supervisor(SparkCluster(spark, 2, resource_timeout=200)).gang(work.who)

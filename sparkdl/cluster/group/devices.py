@@ -1,0 +1,171 @@
+"""Which GPU a worker uses, and by which backend the gang exchanges gradients.
+
+Before the workers meet, each one describes its GPUs in its line. Then all choose from the same lines, so all agree, or
+all raise the same error:
+
+    assigned by the cluster           -> this GPU, whatever the local rank is
+    not assigned                      -> the GPU of the local rank among the host's workers without an assignment
+    two workers on one GPU            -> an error under NCCL, which refuses it; gloo allows it
+    a worker without a GPU            -> an error, since a gang trains on one kind of device
+
+An address is an index into the visible GPUs, as in a host's ``CUDA_VISIBLE_DEVICES``, or the UUID of a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sparkdl.errors import InvalidInput
+
+BACKENDS = ("auto", "nccl", "gloo")
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of a worker.
+
+    Attributes:
+        visible: the number of GPUs that torch sees in this process.
+        assigned: the index of the GPU that the cluster assigned; None if it assigned none.
+        uuids: of the visible GPUs: processes of one host may count different GPUs from 0.
+    """
+
+    visible: int
+    assigned: int | None = None
+    uuids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A worker's device, and the backend of its gang."""
+
+    device: torch.device
+    backend: str
+
+
+def find_gpus(addresses: Sequence[str] | None) -> Gpus:
+    """The GPUs of this process, of which the cluster assigned those with ``addresses``; None if it assigns none.
+
+    This initialises CUDA. Of several addresses the worker uses the first, with a warning.
+
+    Raises:
+        InvalidInput: the cluster assigned a GPU without an address, or one that this process does not see.
+    """
+    if addresses is None:
+        return _gpus(None)
+    if not addresses or not addresses[0].strip():
+        raise InvalidInput(
+            f"the cluster assigned a GPU without an address: {list(addresses)}. Expected addresses from its discovery "
+            "script, such as conf/spark/find_gpus.sh."
+        )
+    if len(addresses) > 1:
+        warnings.warn(
+            f"the task has {len(addresses)} GPUs, {', '.join(addresses)}; a worker uses the first. Request one GPU for "
+            "each task, and more workers.",
+            stacklevel=2,
+        )
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+        # nvidia-smi, and so discovery scripts, count GPUs in this order, and CUDA by default the fastest first.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    return _gpus(addresses[0].strip())
+
+
+def _gpus(address: str | None) -> Gpus:
+    visible, only = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    uuids = tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(visible))
+    listed, uuid = only.split(","), (address or "").removeprefix("GPU-")
+    if address is None:
+        return Gpus(visible, None, uuids)
+    if address.isdecimal() and int(address) < visible:
+        return Gpus(visible, int(address), uuids)
+    if not address.isdecimal() and address in listed:
+        return Gpus(visible, listed.index(address), uuids)
+    if uuid in uuids:
+        return Gpus(visible, uuids.index(uuid), uuids)
+    raise InvalidInput(
+        f"the cluster assigned the GPU {address!r}, and the worker sees {visible} GPUs, with CUDA_VISIBLE_DEVICES="
+        f"{only or 'unset'}. Expected an index into these GPUs, or a UUID."
+    )
+
+
+def choose(lines: Sequence[Mapping[str, Any]], rank: int, *, device: str, backend: str = "auto") -> Choice:
+    """Choose a worker's device from all workers' lines.
+
+    Args:
+        lines: by rank: ``host``, and for ``device="cuda"`` the fields of ``Gpus``.
+        rank: the worker's rank.
+        device: ``"cpu"`` or ``"cuda"``.
+        backend: ``"nccl"``, ``"gloo"``, or ``"auto"`` for NCCL on GPUs and gloo on CPUs.
+
+    Raises:
+        InvalidInput: a worker has no GPU, workers share one under NCCL, or NCCL is to run on CPUs.
+    """
+    if device == "cpu":
+        if backend == "nccl":
+            raise InvalidInput("backend is 'nccl' and device is 'cpu'; NCCL needs GPUs: set device='cuda'.")
+        return Choice(torch.device("cpu"), "gloo")
+    backend = "nccl" if backend == "auto" else backend
+    if without := [at for at, line in enumerate(lines) if not line["visible"]]:
+        raise InvalidInput(
+            f"device is 'cuda', and {_workers(lines, without)} no GPU that PyTorch can use. Give every worker a GPU, "
+            "or set device='cpu'."
+        )
+    cards = [_card(lines, at) for at in range(len(lines))]
+    places = [(line["host"], line["uuids"][card]) for line, card in zip(lines, cards, strict=True)]
+    shared = [at for at, place in enumerate(places) if places.count(place) > 1]
+    if shared and backend == "nccl":
+        first = places[shared[0]]
+        ranks = [at for at in shared if places[at] == first]
+        raise InvalidInput(
+            f"ranks {_listed(ranks)} share the GPU {first[1]} of {first[0]}, which NCCL refuses. Request one GPU for "
+            "each task (taskGpus=1), lower numWorkers, or set backend='gloo'."
+        )
+    return Choice(torch.device("cuda", cards[rank]), backend)
+
+
+def scoring_device(device: str, addresses: Sequence[str] | None = None) -> torch.device:
+    """The device on which a process scores rows, alone, always the same one.
+
+    Args:
+        device: ``"cpu"``, ``"cuda"`` or a certain GPU, such as ``"cuda:1"``.
+        addresses: as for ``find_gpus``. Without them, processes take turns by their numbers.
+
+    Raises:
+        InvalidInput: this process sees no GPU, or not this one.
+    """
+    chosen = torch.device(device)
+    if chosen.type == "cpu":
+        return chosen
+    gpus = find_gpus(addresses)
+    if chosen.index is not None and chosen.index < gpus.visible:
+        return chosen
+    if not gpus.visible or chosen.index is not None:
+        raise InvalidInput(
+            f"device is {device!r}, and PyTorch sees {gpus.visible} GPUs in this process. Score where there are GPUs, "
+            "or on the CPU, as after model.setDevice('cpu')."
+        )
+    return torch.device("cuda", os.getpid() % gpus.visible if gpus.assigned is None else gpus.assigned)
+
+
+def _card(lines: Sequence[Mapping[str, Any]], rank: int) -> int:
+    """The index of a worker's GPU on its host; workers without an assignment take turns."""
+    line = lines[rank]
+    if line["assigned"] is not None:
+        return int(line["assigned"])
+    before = sum(one["host"] == line["host"] and one["assigned"] is None for one in lines[:rank])
+    return int(before % line["visible"])
+
+
+def _workers(lines: Sequence[Mapping[str, Any]], ranks: Sequence[int]) -> str:
+    hosts = ", ".join(dict.fromkeys(str(lines[rank]["host"]) for rank in ranks))
+    return f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)} on {hosts} see{'s' * (len(ranks) == 1)}"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:20])) + f" and {len(ranks) - 20} more" * (len(ranks) > 20)

@@ -1,0 +1,99 @@
+"""What each task of a gang requests, by stage-level scheduling.
+
+A gang's stage has a resource profile of its own: its tasks take whole GPUs and several cores, and the tasks of the ETL
+before it take one core and no GPU. The profile has task requests only: executor requests would start other executors,
+which needs dynamic allocation, and under that Spark runs no barrier stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
+from pyspark.sql import SparkSession
+
+from sparkdl.errors import InvalidInput
+from sparkdl.spark.slots.settings import setting
+
+GPU = "gpu"
+TASK_GPUS = "spark.task.resource.gpu.amount"
+EXECUTOR_GPUS = "spark.executor.resource.gpu.amount"
+
+
+@dataclass(frozen=True)
+class TaskResources:
+    """The requests of each task; None for the application's setting.
+
+    Attributes:
+        cpus: cores, as ``spark.task.cpus``.
+        gpus: GPUs, as ``spark.task.resource.gpu.amount``; below 1, tasks share a GPU.
+    """
+
+    cpus: int | None = None
+    gpus: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.gpus is not None and self.gpus > 1 and self.gpus != int(self.gpus):
+            raise InvalidInput(f"taskGpus is {self.gpus}; expected a whole number, or a fraction below 1.")
+
+    @classmethod
+    def of_gang(cls, spark: SparkSession, device: str, *, cpus: int | None, gpus: float | None) -> TaskResources:
+        """The requests of a gang's tasks; on GPUs, one GPU for each task if the executors have any.
+
+        Raises:
+            InvalidInput: GPUs are requested and the executors have none, or the master has no resource profiles.
+        """
+        offered = float(setting(spark, EXECUTOR_GPUS) or 0)
+        if gpus is not None and gpus > offered:
+            raise InvalidInput(
+                f"taskGpus is {gpus:g}, and {EXECUTOR_GPUS} is {offered:g}; expected at least as many GPUs in each "
+                "executor. conf/spark/gpu-standalone.conf has the settings of a cluster with GPUs."
+            )
+        master = str(spark.sparkContext.master)
+        profiles = not master.startswith("local") or master.startswith("local-cluster")
+        if device == "cuda" and gpus is None and offered and profiles and float(setting(spark, TASK_GPUS) or 0) != 1:
+            gpus = 1.0
+        requested = cls(cpus, gpus)
+        if requested.is_default or requested._equals_setting(spark):
+            return cls()
+        if not profiles:
+            raise InvalidInput(
+                f"taskCpus is {cpus} and taskGpus is {gpus}, and the master is {master!r}, which has no resource "
+                "profiles. Leave them out, or submit to a cluster."
+            )
+        return requested
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the tasks request nothing of their own."""
+        return self.cpus is None and self.gpus is None
+
+    def _equals_setting(self, spark: SparkSession) -> bool:
+        cpus, gpus = setting(spark, "spark.task.cpus") or 1, setting(spark, TASK_GPUS) or 0
+        return self.cpus in (None, int(cpus)) and self.gpus in (None, float(gpus))
+
+    def profile(self, spark: SparkSession) -> ResourceProfile | None:
+        """The resource profile of the stage, registered with Spark; None for the application's own.
+
+        Equal requests share one profile: Spark keeps every profile until the application ends.
+        """
+        if self.is_default:
+            return None
+        requests = TaskResourceRequests().cpus(self.cpus or int(setting(spark, "spark.task.cpus") or 1))
+        gpus = self.gpus if self.gpus is not None else float(setting(spark, TASK_GPUS) or 0)
+        if gpus:
+            requests.resource(GPU, gpus)
+        built: Any = ResourceProfileBuilder().require(requests).build._java_resource_profile
+        manager: Any = spark.sparkContext._jsc.sc().resourceProfileManager()
+        known = manager.getEquivalentProfile(built)
+        if known.isDefined():
+            return ResourceProfile(_java_resource_profile=known.get())
+        manager.addResourceProfile(built)
+        return ResourceProfile(_java_resource_profile=built)
+
+
+def assigned_gpus(context: Any) -> tuple[str, ...] | None:
+    """The addresses of the GPUs that Spark assigned to a task, from its context; None if it assigned none."""
+    given = context.resources().get(GPU)
+    return None if given is None else tuple(given.addresses)

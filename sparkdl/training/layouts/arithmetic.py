@@ -1,0 +1,97 @@
+"""Arithmetic of a replica's step: autocast, loss scaling, compilation, memory format and TF32."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparkdl.data.batch import Input
+
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Autocast to half precision; nothing for full precision."""
+    return torch.autocast(device.type, _HALF[precision]) if precision in _HALF else nullcontext()
+
+
+class LossScaler:
+    """Scales the loss of fp16, whose small gradients would become 0; does nothing for other precisions.
+
+    The scale is the same on all workers, since it follows from summed gradients. If one of these is infinite or NaN,
+    the step is skipped and the scale halved: P. Micikevicius et al., Mixed precision training, 2018.
+    """
+
+    def __init__(self, precision: str, device: torch.device) -> None:
+        self._scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        self._scaler.scale(torch.zeros((), device=device))  # makes the scale, also on a worker without rows
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss for the backward pass."""
+        return self._scaler.scale(loss)
+
+    def unscale(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
+        """Divide all gradients by the scale, also those of parameters that the optimizer does not have."""
+        if not self._scaler.is_enabled() or all(parameter.grad is None for parameter in parameters):
+            return
+        self._scaler.unscale_(optimizer)
+        owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for parameter in parameters:
+            if id(parameter) not in owned and parameter.grad is not None:
+                parameter.grad /= self._scaler.get_scale()
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Step the optimizer unless a gradient is infinite or NaN, and adapt the scale."""
+        graded = any(value.grad is not None for group in optimizer.param_groups for value in group["params"])
+        if self._scaler.is_enabled() and graded:
+            self._scaler.step(optimizer)
+            self._scaler.update()
+        else:  # without gradients torch's scaler raises
+            optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and its history; empty for other precisions."""
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from ``state_dict``."""
+        self._scaler.load_state_dict(state)
+
+
+def compile_module(module: nn.Module, backend: str) -> None:
+    """Compile the calls of a module in place; ``forward`` of ``sparkdl.training.objective`` handles failures."""
+
+    # module.compile() would leave a module of torch's own class, such as nn.Sequential, uncompiled, without a word.
+    def call(*inputs: Any) -> Any:
+        return module._call_impl(*inputs)  # type: ignore[no-untyped-call]
+
+    module._compiled_call_impl = torch.compile(call, backend=backend)
+
+
+def in_channels_last(inputs: tuple[Input, ...]) -> tuple[Input, ...]:
+    """Inputs ``[B, C, H, W]`` with the channels last in memory; others unchanged."""
+    return tuple(
+        value.contiguous(memory_format=torch.channels_last) if isinstance(value, Tensor) and value.dim() == 4 else value
+        for value in inputs
+    )
+
+
+@contextmanager
+def tf32(*, wanted: bool, device: torch.device) -> Iterator[None]:
+    """Let GPUs multiply float32 matrices in TF32 in the block, if it is ``wanted``; convolutions do by default."""
+    if wanted and device.type != "cuda":
+        warnings.warn("tf32=True is ignored: only GPUs have TF32.", stacklevel=2)
+    if not wanted or device.type != "cuda":
+        yield
+        return
+    matmul: Any = torch.backends.cuda.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before

@@ -1,0 +1,72 @@
+"""Batches from a shard on a device equal those that are copied from the host; no GPU is needed for that."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparkdl.data.batching import Batcher
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.device_cache import DeviceCache, fits
+from sparkdl.data.sampler import Plan
+from sparkdl.errors import InvalidInput
+from tests.data.test_batching import ID, INPUTS, PLAIN, WEIGHTED, assert_same, shards, weighted
+
+GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Lets a shard be held on the CPU, as on a GPU with enough memory."""
+    monkeypatch.setattr("sparkdl.data.device_cache.fits", lambda size, device, mode: True)
+
+
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("columns", [PLAIN, WEIGHTED], ids=["plain", "weighted"])
+def test_batches_equal_those_from_the_host(columns):
+    sizes = (300, 0, 97)
+    dataset = shards(sizes, columns, arrival=3)
+    dataset = weighted(dataset) if columns.weight else dataset
+    plan = Plan(sizes, 16, seed=5)
+    for shard in dataset:
+        cache = DeviceCache.of(shard, CPU)
+        assert cache is not None
+        for epoch, start in ((0, 0), (1, 7)):
+            batchers = Batcher(shard, plan), Batcher(shard, plan, cache=cache)
+            copied, held = ([list(batcher.batches(epoch, start=start))] for batcher in batchers)
+            assert_same(held, copied)
+
+
+@pytest.mark.usefixtures("held")
+def test_ragged_columns_stay_on_the_host():
+    columns = Columns((INPUTS[0], InputColumn("tokens", ragged="padded")), row_id=ID)
+    assert DeviceCache.of(shards((8,), columns)[0], CPU) is None
+
+
+def test_a_shard_is_measured_in_the_types_of_the_batches(monkeypatch):
+    sizes = []
+    monkeypatch.setattr("sparkdl.data.device_cache.fits", lambda size, *_: sizes.append(size) or False)
+    (shard,) = shards((10,), Columns((InputColumn("row", "int32"), InputColumn("x", "float32"))))
+    assert DeviceCache.of(shard, GPU) is None
+    assert sizes == [10 * (8 + 2 * 4)]
+
+
+@pytest.mark.parametrize(
+    ("size", "device", "mode", "held"),
+    [
+        (50, GPU, "auto", True),
+        (51, GPU, "auto", False),
+        (100, GPU, "always", True),
+        (1, GPU, "never", False),
+        (1, CPU, "auto", False),
+    ],
+)
+def test_a_gpu_holds_what_takes_half_of_its_free_memory(size, device, mode, held):
+    assert fits(size, device, mode, free=lambda _: 100) == held
+
+
+def test_what_cannot_be_held_raises_or_warns():
+    with pytest.raises(InvalidInput, match="the shard takes 101 bytes, and cuda:0 has 100 bytes free"):
+        fits(101, GPU, "always", free=lambda _: 100)
+    with pytest.warns(UserWarning, match="cacheOnDevice='always' is ignored: device is 'cpu'"):
+        assert not fits(1, CPU, "always")

@@ -1,0 +1,139 @@
+"""What needs a GPU, on one card: `make gpu` runs it, also without Spark, Java and the project's other tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster.group.world import World
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import Shard
+from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import pack, read_state
+from sparkdl.ml.inference.predictor import Predictor
+from sparkdl.ml.inference.trained_module import TrainedModule
+from sparkdl.training.loop import Training
+from sparkdl.training.objective import Objective
+from sparkdl.training.spec import Trained
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+ROWS = 600
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y", "int64"), row_id=InputColumn("id", "int64"))
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 4))
+
+
+def table() -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((ROWS, 20)).astype(np.float32)
+    return {"id": np.arange(ROWS), "x": x, "y": (x @ draw.standard_normal((20, 4))).argmax(1)}
+
+
+def training(**changes: Any) -> Training:
+    given = {"precision": "fp32", "channels_last": False, "tf32": False}
+    objective = Objective(net, nn.CrossEntropyLoss(), partial(torch.optim.SGD, lr=0.1, momentum=0.9))
+    objective = replace(objective, **{name: changes.pop(name) for name in (*given,) if name in changes})
+    return replace(Training(objective, 60, epochs=5), **changes)
+
+
+def fitted(work: Any, size: int = 1, **options: Any) -> list[Trained]:
+    with LocalCluster(size, **({"device": "cuda"} | options)) as cluster:
+        return cluster.gang(work, table(), COLUMNS)
+
+
+def losses(trained: Trained) -> list[float]:
+    return [row["loss"] for row in trained.history]
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> list[float]:
+    return losses(fitted(training(), device="cpu")[0])
+
+
+@pytest.mark.parametrize("cache", ["always", "never"])
+def test_losses_on_nccl_equal_those_on_the_cpu(on_cpu, cache):
+    assert losses(fitted(training(cache_on_device=cache))[0]) == pytest.approx(on_cpu, rel=1e-3)
+
+
+def test_two_workers_share_a_card_with_gloo():
+    one, two = fitted(training(), 2, backend="gloo")
+    assert losses(one) == losses(two)
+    assert losses(one)[-1] < losses(one)[0] / 2  # other rows share a batch than with one worker
+    if torch.cuda.device_count() == 1:
+        with pytest.raises(InvalidInput, match="needs 2 GPUs; this machine has 1"):
+            LocalCluster(2, device="cuda")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_stays_near(on_cpu, precision):
+    assert losses(fitted(training(precision=precision))[0])[-1] == pytest.approx(on_cpu[-1], rel=0.2)
+
+
+@dataclass(frozen=True)
+class Deterministic:
+    """Trains with torch's deterministic algorithms."""
+
+    training: Training
+
+    def __call__(self, world: World, shard: Shard | None) -> Trained:
+        torch.use_deterministic_algorithms(True)
+        try:
+            return self.training(world, shard)
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_resumed_run_is_bit_equal(tmp_path, monkeypatch, precision):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    whole = fitted(Deterministic(training(precision=precision)))[0]
+    store = Checkpointer(Checkpoints(str(tmp_path), run="one"), CheckpointInterval.of("1 epochs"))
+    fitted(Deterministic(training(precision=precision, epochs=2, checkpointer=store)))
+    resumed = fitted(Deterministic(training(precision=precision, checkpointer=store)))[0]
+    assert losses(resumed) == losses(whole)
+    for name, tensor in read_state(whole.weights).items():
+        assert torch.equal(read_state(resumed.weights)[name], tensor), name
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Bytes that are allocated on the card before and after a training in the same process."""
+
+    training: Training
+
+    def __call__(self, world: World, shard: Shard | None) -> tuple[int, int]:
+        before = torch.cuda.memory_allocated(world.device)
+        self.training(world, shard)
+        return before, torch.cuda.memory_allocated(world.device)
+
+
+def test_memory_is_freed_between_gangs():
+    with LocalCluster(1, device="cuda") as cluster:
+        figures = [cluster.gang(Measured(training()), table(), COLUMNS)[0] for _ in range(3)]
+    assert len({before for before, _ in figures}) == 1
+
+
+def test_predictions_equal_those_of_the_cpu():
+    trained = TrainedModule(net, pack(net()), "classifier", output=[4])
+    names = ("predictionCol", "probabilityCol", "rawPredictionCol")
+    params = {"inputCols": ["x"], "columnSpecs": [], "labelCol": "y", "thresholds": None, "collate": None}
+    params |= {"assembleInputs": False} | dict(zip(names, ("prediction", "probability", ""), strict=True))
+    gpu, cpu = (Predictor.of(trained, {**params, "device": device}).predict(table()) for device in ("cuda", "cpu"))
+    np.testing.assert_allclose(np.stack(gpu["probability"]), np.stack(cpu["probability"]), atol=1e-5)
