@@ -133,7 +133,7 @@ def measure(args: argparse.Namespace) -> list[Run]:
     features, labels = a9a(scaled=args.scaled)
     print(f"{'l2':>6}{'shards':>8}{'order':>7}" + "".join(f"{name:>26}" for name in args.sides))
     print(f"{'':>21}" + f"{'rounds':>9}{'s':>7}{'error':>10}" * len(args.sides))
-    found = []
+    found, given = [], {name: vars(args)[name] for name in ("rho", "rel_tol") if vars(args)[name] is not None}
     for l2 in args.l2:
         problem = Problem(features, labels, l2)
         optimum = problem.optimum()
@@ -143,8 +143,8 @@ def measure(args: argparse.Namespace) -> list[Run]:
             print(f"{l2:>6.0e}{shards:>8}{seed:>7}", end="", flush=True)
             for name in args.sides:
                 algorithm = SIDES[name](l2)
-                if args.rho is not None and isinstance(algorithm, ConsensusADMM):
-                    algorithm = replace(algorithm, rho=args.rho)
+                if isinstance(algorithm, ConsensusADMM):
+                    algorithm = replace(algorithm, **given)
                 result = run(algorithm, problem, optimum, shards=shards, limit=args.rounds, seed=seed)
                 print(f"   {result}", end="", flush=True)
                 found += [result] if name == "ADMM" else []
@@ -158,7 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--l2", type=float, nargs="+", default=STRENGTHS, help="penalties (default %(default)s)")
     parser.add_argument("--shards", type=int, nargs="+", default=SHARDS, help="numbers (default %(default)s)")
     parser.add_argument("--orders", type=int, default=1, help="orders of the rows; 0 is the file's (default 1)")
-    parser.add_argument("--rho", type=float, help="first penalty of ADMM (default: its own)")
+    parser.add_argument("--rho", type=float, help="first rho of ADMM (default: its own)")
+    parser.add_argument("--rel-tol", type=float, help="relative tolerance of ADMM (default: its own)")
     parser.add_argument("--scaled", action="store_true", help="features of standard deviation 1")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), help="default: all")
     args = parser.parse_args(arguments)
