@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -127,13 +126,20 @@ def masked(model: ModelFactory | nn.Module, subspace: Subspace, shapes: Signatur
     if isinstance(model, nn.Module):
         return Masked(model, masks(subspace, shapes))
     masks(subspace, shapes)  # on the driver, rather than in every task
-    plain = [(list(shape), name) for shape, name in shapes]
-    return partial(masked_module, model, size=subspace.size, seed=subspace.seed, shapes=plain)
+    return MaskedFactory(model, subspace, tuple((tuple(shape), name) for shape, name in shapes))
 
 
-def masked_module(factory: ModelFactory, *, size: Size, seed: int, shapes: Signature) -> nn.Module:
-    """Build the masked module of a factory."""
-    return Masked(factory(), masks(Subspace(size, seed), shapes))
+@dataclass(frozen=True)
+class MaskedFactory:
+    """Factory of the masked module of another factory; ``shapes`` as in ``masked``."""
+
+    factory: ModelFactory
+    subspace: Subspace
+    shapes: tuple[tuple[tuple[int, ...], str], ...]
+
+    def __call__(self) -> nn.Module:
+        """Make the module."""
+        return Masked(self.factory(), masks(self.subspace, [(list(shape), name) for shape, name in self.shapes]))
 
 
 def _floating(name: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.ensembles.resampling.subspace import Masked, Subspace, masked, masked_module, masks, max_features
+from sparkdl.ensembles.resampling.subspace import Masked, MaskedFactory, Subspace, masked, masks, max_features
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.io.weights import pack, unpack
@@ -121,7 +121,7 @@ def test_named_factories_are_described_by_name(factory):
     expected = {name: value.tolist() for name, value in made().state_dict().items()}
     for module in (types.resolve(description)(), cloudpickle.loads(cloudpickle.dumps(made))()):
         assert {name: value.tolist() for name, value in module.state_dict().items()} == expected
-    description["args"] = [{"name": "os:system"}]
+    description["kwargs"]["factory"] = {"name": "os:system"}
     with pytest.raises(InvalidInput, match=r"os\.system"):
         types.resolve(description)
 
@@ -130,7 +130,7 @@ def test_named_factories_are_described_by_name(factory):
 def test_other_factories_still_build_modules(factory):
     """A factory without a name, and one with a tuple, which JSON would turn into a list."""
     made = masked(factory, Subspace(1, 0), THREE)
-    assert made.func is masked_module
+    assert isinstance(made, MaskedFactory)
     assert isinstance(made(), Masked)
     assert cloudpickle.loads(cloudpickle.dumps(made))()(torch.ones(2, 3)).shape == (2, 2)
 
