@@ -40,7 +40,7 @@ def evaluate(
         trained = saved_models.load(spark, model)
         rows = data.read(spark)
         measured: Any
-        if isinstance(trained, TorchModel) and trained.predicts_arrays:
+        if isinstance(trained, TorchModel) and trained.predictsArrays:
             several = trained.getLabelCol() if label == "label" else label
             measured = trained.copy().setLabelCol(several).evaluate(rows)
         else:

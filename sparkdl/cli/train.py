@@ -65,7 +65,7 @@ def train(
             (model.write().overwrite() if overwrite else model.write()).save(output)
             print(f"saved {output}")
         if test is not None:
-            if getattr(model, "predicts_arrays", False):
+            if getattr(model, "predictsArrays", False):
                 print(model.evaluate(test.read(spark)).text())
                 return
             label, prediction = str(column(bases[0], "labelCol")), output_columns(model).prediction

@@ -103,6 +103,14 @@ def promote_ints(rows: Rows) -> Rows:
     return rows.long() if rows.dtype in (torch.int16, torch.int32) else rows
 
 
+def arrive(rows: Rows, device: torch.device | None) -> Rows:
+    """Move rows to a device, on GPUs from pinned memory without waiting; 16 and 32 bit integers become int64."""
+    rows = promote_ints(rows)
+    if device is None or device.type == "cpu":
+        return rows
+    return rows.to(device) if isinstance(rows, Ragged) else rows.pin_memory().to(device, non_blocking=True)
+
+
 def arguments(inputs: Iterable[Input]) -> list[Tensor]:
     """The arguments of ``forward()``: one per tensor, two per ``Ragged``."""
     return [tensor for rows in inputs for tensor in (rows.arguments() if isinstance(rows, Ragged) else (rows,))]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sparkdl.data.batch import Batch, Input, Ragged, Rows, promote_ints
+from sparkdl.data.batch import Batch, Input, Rows, arrive
 from sparkdl.data.device_cache import DeviceCache
 from sparkdl.data.prefetch import prefetch
 from sparkdl.data.sampler import Plan, generator
@@ -158,11 +158,3 @@ def row_bytes(shard: Shard) -> int:
 
 def _taken(rows: Rows, chosen: slice | Tensor) -> Rows:
     return rows[chosen] if isinstance(chosen, slice) else rows.index_select(0, chosen)
-
-
-def arrive(rows: Rows, device: torch.device | None) -> Rows:
-    """Move rows to a device, on GPUs from pinned memory without waiting; 16 and 32 bit integers become int64."""
-    rows = promote_ints(rows)
-    if device is None or device.type == "cpu":
-        return rows
-    return rows.to(device) if isinstance(rows, Ragged) else rows.pin_memory().to(device, non_blocking=True)

@@ -6,7 +6,6 @@ A shard that does not fit stays in the host's memory, and each batch is copied.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -37,9 +36,11 @@ class DeviceCache:
     def of(shard: Shard, device: torch.device, mode: str = "auto") -> DeviceCache | None:
         """Copy the columns of a shard's batches to a device; None if they stay on the host, as ragged columns do.
 
-        Raises as ``fits``.
+        Raises and warns as ``fits``.
         """
         tensors = DeviceCache.columns(shard)
+        if mode == "always" and len(tensors) < len(set(shard.columns.of_batches())):
+            warnings.warn("cacheOnDevice='always' is ignored: a column is ragged.", stacklevel=2)
         size = sum(column.numel() * promote_ints(column[:0]).element_size() for column in tensors.values())
         if not fits(size, device, mode) or len(tensors) < len(set(shard.columns.of_batches())):
             return None
@@ -61,14 +62,13 @@ class DeviceCache:
         return {name: tensor.index_select(0, positions) for name, tensor in self.tensors.items()}
 
 
-def fits(size: int, device: torch.device, mode: str, *, free: Callable[[torch.device], int] | None = None) -> bool:
+def fits(size: int, device: torch.device, mode: str) -> bool:
     """Whether ``size`` bytes are to be held on the device.
 
     Args:
         size: bytes of the shard's columns on the device.
         device: of the batches; a shard for the CPU is never copied.
         mode: ``"auto"`` for at most ``MARGIN`` of the free memory, ``"always"`` or ``"never"``.
-        free: the device's free memory in bytes; default: what CUDA says.
 
     Raises:
         InvalidInput: the mode is ``"always"``, and the shard is larger than the free memory.
@@ -77,15 +77,10 @@ def fits(size: int, device: torch.device, mode: str, *, free: Callable[[torch.de
         warnings.warn("cacheOnDevice='always' is ignored: device is 'cpu'.", stacklevel=2)
     if mode == "never" or device.type == "cpu":
         return False
-    available = (free or _free)(device)
+    available, _ = torch.cuda.mem_get_info(device)
     if mode == "always" and size > available:
         raise InvalidInput(
             f"cacheOnDevice is 'always', the shard takes {size} bytes, and {device} has {available} bytes free; "
             "expected a smaller shard: raise numWorkers, or set cacheOnDevice='auto'."
         )
     return mode == "always" or size <= MARGIN * available
-
-
-def _free(device: torch.device) -> int:
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(free)

@@ -73,7 +73,7 @@ def check_one_class(bases: Sequence[Estimator[Any]], dataset: DataFrame) -> None
 def check_member(name: str, model: Params) -> None:
     """Raise InvalidInput if a fitted classifier predicts several labels of a row; ``name`` is the member's."""
     last: Any = leaf(model)
-    if isinstance(last, TorchModel) and last.predicts_arrays:
+    if isinstance(last, TorchModel) and last.predictsArrays:
         raise InvalidInput(f"{name} predicts an array of labels; {_ONE_CLASS}.")
 
 

@@ -55,7 +55,8 @@ class Watch:
         self._run, self._progress = run, Progress()
         self._configuration: dict[str, Any] = {"class": type(estimator).__name__}
         for param in filter(estimator.isDefined, estimator.params):
-            getter = getattr(estimator, f"get{param.name[0].upper()}{param.name[1:]}", None)  # a default may depend
+            # The accessor: a default may depend on another Param, as a loss does.
+            getter = getattr(estimator, f"get{param.name[0].upper()}{param.name[1:]}", None)
             value = estimator.getOrDefault(param) if getter is None else getter()
             self._configuration[param.name] = to_json_value(value)
         if run.directory is not None:

@@ -98,7 +98,7 @@ class TorchModel(OutputParams, Saveable, Model):
         return self._trained.num_outputs
 
     @property
-    def predicts_arrays(self) -> bool:
+    def predictsArrays(self) -> bool:
         """Whether a classifier's prediction of a row is an array: of independent labels, or of classes of tokens."""
         return self._kind == "multilabel" or self._trained.dims > 0
 
@@ -158,8 +158,7 @@ class TorchModel(OutputParams, Saveable, Model):
             InvalidInput: a column is missing or cannot become a tensor, or the model's output has the wrong shape.
         """
         if self._loaded is None or self._loaded.device.type != self.getDevice():
-            context = TaskContext.get()  # of a user's own UDF
-            device = scoring_device(self.getDevice(), None if context is None else assigned_gpus(context))
+            device = scoring_device(self.getDevice(), assigned_gpus(TaskContext.get()))  # also in a user's own UDF
             self._loaded = CachedModel.on(device, self.module(), self._trained.precision)
         return self.predictor(self._loaded).predict(data)
 

@@ -6,6 +6,7 @@ Before the first step the workers agree on the rows of each shard, on row weight
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -64,7 +65,13 @@ class Rows:
             shard = shard.with_unit_denominators()
         self._collate, self._kind, self._device = training.collate, training.kind, device
         self._objective = training.objective
-        self._mode = "never" if transforms else training.cache_on_device
+        self._mode = training.cache_on_device
+        if transforms:
+            if self._mode == "always":
+                warnings.warn(
+                    "cacheOnDevice='always' is ignored: collate and augment make batches on the CPU.", stacklevel=2
+                )
+            self._mode = "never"
         self._batcher = Batcher(shard, self.plan, device, transforms)
 
     def hold(self) -> None:

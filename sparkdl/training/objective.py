@@ -54,7 +54,7 @@ class Objective:
         max_grad_norm: largest L2 norm of the global gradient; default: none.
         channels_last: whether weights and inputs ``[B, C, H, W]`` have their channels last in memory.
         compile: the backend of ``torch.compile``, such as ``"inductor"``; default: none. If the compiler fails, the
-            module runs as it is, with a warning.
+            module runs uncompiled, with a warning.
         tf32: whether GPUs multiply float32 matrices in TF32, as convolutions do by torch's default.
     """
 
@@ -216,7 +216,7 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
     try:
         return module(*inputs)
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        if _runs_as_it_is(module, error):
+        if _compiler_failed(module, error):
             return forward(module, columns)
         if "Expected more than 1 value per channel" in str(error):
             raise InvalidInput(
@@ -231,7 +231,7 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
         ) from error
 
 
-def _runs_as_it_is(module: nn.Module, error: Exception) -> bool:
+def _compiler_failed(module: nn.Module, error: Exception) -> bool:
     """Whether the compiler of a module failed; then the module is no longer compiled, and a warning says so."""
     if module._compiled_call_impl is None or not isinstance(error, torch._dynamo.exc.TorchDynamoException):
         return False

@@ -1,4 +1,4 @@
-"""Batches from a shard on a device equal those that are copied from the host; no GPU is needed for that."""
+"""A cached shard gives the batches that copies from the host give; these tests need no GPU."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def test_batches_equal_those_from_the_host(columns):
 def test_ragged_columns_stay_on_the_host():
     columns = Columns((INPUTS[0], InputColumn("tokens", ragged="padded")), row_id=ID)
     assert DeviceCache.of(shards((8,), columns)[0], CPU) is None
+    with pytest.warns(UserWarning, match="cacheOnDevice='always' is ignored: a column is ragged"):
+        assert DeviceCache.of(shards((8,), columns)[0], CPU, "always") is None
 
 
 def test_a_shard_is_measured_in_the_types_of_the_batches(monkeypatch):
@@ -61,12 +63,14 @@ def test_a_shard_is_measured_in_the_types_of_the_batches(monkeypatch):
         (1, CPU, "auto", False),
     ],
 )
-def test_a_gpu_holds_what_takes_half_of_its_free_memory(size, device, mode, held):
-    assert fits(size, device, mode, free=lambda _: 100) == held
+def test_a_gpu_holds_what_takes_half_of_its_free_memory(size, device, mode, held, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (100, 1000))
+    assert fits(size, device, mode) == held
 
 
-def test_what_cannot_be_held_raises_or_warns():
+def test_what_cannot_be_held_raises_or_warns(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (100, 1000))
     with pytest.raises(InvalidInput, match="the shard takes 101 bytes, and cuda:0 has 100 bytes free"):
-        fits(101, GPU, "always", free=lambda _: 100)
+        fits(101, GPU, "always")
     with pytest.warns(UserWarning, match="cacheOnDevice='always' is ignored: device is 'cpu'"):
         assert not fits(1, CPU, "always")

@@ -57,8 +57,13 @@ def find_gpus(addresses: Sequence[str] | None) -> Gpus:
     Raises:
         InvalidInput: the cluster assigned a GPU without an address, or one that this process does not see.
     """
+    if addresses is not None and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        # nvidia-smi, and so discovery scripts, count GPUs in this order, and CUDA by default the fastest first.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    visible = torch.cuda.device_count()
+    uuids = tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(visible))
     if addresses is None:
-        return _gpus(None)
+        return Gpus(visible, None, uuids)
     if not addresses or not addresses[0].strip():
         raise InvalidInput(
             f"the cluster assigned a GPU without an address: {list(addresses)}. Expected addresses from its discovery "
@@ -70,26 +75,19 @@ def find_gpus(addresses: Sequence[str] | None) -> Gpus:
             "each task, and more workers.",
             stacklevel=2,
         )
-    if "CUDA_VISIBLE_DEVICES" not in os.environ:
-        # nvidia-smi, and so discovery scripts, count GPUs in this order, and CUDA by default the fastest first.
-        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    return _gpus(addresses[0].strip())
+    return Gpus(visible, _index(addresses[0].strip(), uuids), uuids)
 
 
-def _gpus(address: str | None) -> Gpus:
-    visible, only = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    uuids = tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(visible))
-    listed, uuid = only.split(","), (address or "").removeprefix("GPU-")
-    if address is None:
-        return Gpus(visible, None, uuids)
-    if address.isdecimal() and int(address) < visible:
-        return Gpus(visible, int(address), uuids)
-    if not address.isdecimal() and address in listed:
-        return Gpus(visible, listed.index(address), uuids)
+def _index(address: str, uuids: Sequence[str]) -> int:
+    only, uuid = os.environ.get("CUDA_VISIBLE_DEVICES", ""), address.removeprefix("GPU-")
+    if address.isdecimal() and int(address) < len(uuids):
+        return int(address)
+    if not address.isdecimal() and address in (listed := only.split(",")):
+        return listed.index(address)
     if uuid in uuids:
-        return Gpus(visible, uuids.index(uuid), uuids)
+        return uuids.index(uuid)
     raise InvalidInput(
-        f"the cluster assigned the GPU {address!r}, and the worker sees {visible} GPUs, with CUDA_VISIBLE_DEVICES="
+        f"the cluster assigned the GPU {address!r}, and the worker sees {len(uuids)} GPUs, with CUDA_VISIBLE_DEVICES="
         f"{only or 'unset'}. Expected an index into these GPUs, or a UUID."
     )
 

@@ -37,10 +37,10 @@ class BroadcastScorer:
     def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
         """Run ``Scorer.scores`` in a Python worker, and load the model unless the worker holds it."""
         freeze_imports()
-        context, device = TaskContext.get(), torch.device("cpu")
+        context = TaskContext.get()
         if context is not None:
             torch.set_num_threads(context.cpus())
-            device = scoring_device(self.scorer.device, assigned_gpus(context))
+        device = scoring_device(self.scorer.device, assigned_gpus(context))
         loaded = SHELF.get(f"{self.digest} on {device}", self.size, partial(self._loaded, device))
         yield from self.scorer.scores(batches, loaded)
         if device.type == "cuda":  # the worker stays, and a later fit on this GPU needs the memory

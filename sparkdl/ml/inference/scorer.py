@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.data.arrow import decode, decode_ragged
-from sparkdl.data.batch import Input, Ragged, arguments, promote_ints
-from sparkdl.data.batching import arrive
+from sparkdl.data.batch import Input, Ragged, arguments, arrive, promote_ints
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.transforms import Collate, collated
 from sparkdl.errors import InvalidInput

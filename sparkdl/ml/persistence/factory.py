@@ -10,13 +10,15 @@ from typing import Any
 from sparkdl.errors import InvalidInput
 
 _FOREIGN = sys.stdlib_module_names | {
-    *("sparkdl", "cloudpickle", "fsspec", "jsonargparse", "numpy", "pandas", "pip", "psutil", "py4j", "pyarrow"),
-    *("pyspark", "safetensors", "setuptools", "sympy", "torch", "torchmetrics", "tqdm", "yaml"),
-    *("coverage", "docutils", "IPython", "ipykernel", "jinja2", "joblib", "jupyter_client", "lightning_fabric"),
-    *("lightning_utilities", "matplotlib", "mlflow", "myst_parser", "nbclient", "nbformat", "onnx", "onnx_ir"),
-    *("onnxruntime", "onnxscript", "plotly", "pytest", "scipy", "sklearn", "sphinx", "tensorboard"),
+    *("sparkdl", "_yaml", "cloudpickle", "fsspec", "functorch", "jsonargparse", "numpy", "pandas", "pip", "psutil"),
+    *("py4j", "pyarrow", "pyspark", "safetensors", "setuptools", "sympy", "torch", "torchgen", "torchmetrics", "tqdm"),
+    *("yaml", "_plotly_utils", "_pytest", "coverage", "docutils", "furo", "IPython", "ipykernel", "jinja2", "joblib"),
+    *("jupyter_client", "lightning_fabric", "lightning_utilities", "localbucket", "markdown_it", "matplotlib"),
+    *("mlflow", "mpl_toolkits", "mypy", "mypyc", "myst_parser", "nbclient", "nbformat", "onnx", "onnx_ir"),
+    *("onnxruntime", "onnxscript", "plotly", "py", "pylab", "pytest", "pytest_timeout", "requests", "ruff"),
+    *("scipy", "sklearn", "sphinx", "tensorboard"),
 }
-"""sparkdl and packages that it or its extras install, some of whose functions run code or unpickle their arguments."""
+"""sparkdl and packages of its setup.cfg, some of whose functions run code or unpickle their arguments."""
 
 
 def path_of(value: Any) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.optional_imports import required
 from sparkdl.ml.persistence.export_check import Archive
-from sparkdl.ml.tracking.optional_imports import required
 
 OUTPUT = "output"
 """The name of the output."""

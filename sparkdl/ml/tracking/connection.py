@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.optional_imports import required
 from sparkdl.io.redaction import public
-from sparkdl.ml.tracking.optional_imports import required
 
 EXTRA = "mlflow"
 REFUSED = re.compile(r"[^\w\-. :/]")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.io import files
-from sparkdl.ml.tracking.optional_imports import required
+from sparkdl.io.optional_imports import required
 
 EXTRA = "tensorboard"
 MODULE = "torch.utils.tensorboard"

@@ -23,12 +23,12 @@ from typing import Any
 
 from sparkdl import __version__
 from sparkdl.errors import InvalidInput
+from sparkdl.io.optional_imports import required
 from sparkdl.io.redaction import public
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.report import Report
 from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, experiment_id, make_experiment
 from sparkdl.ml.tracking.mlflow_model import log_model, register, served_torch_model
-from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.rows import configuration, read_row
 from sparkdl.ml.tracking.tracker import TrackerContext
 

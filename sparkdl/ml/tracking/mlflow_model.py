@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.io.optional_imports import required
 from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.inference.predictor import Predictor
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.local_folder import write_folder
 from sparkdl.ml.tracking.connection import EXTRA
-from sparkdl.ml.tracking.optional_imports import required
 
 
 @dataclass(frozen=True)

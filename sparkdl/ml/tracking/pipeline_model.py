@@ -17,13 +17,13 @@ from pyspark.sql import types as T
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
+from sparkdl.io.optional_imports import required
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.features import reader
 from sparkdl.ml.inference.loading import load_predictor
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import trusts
 from sparkdl.ml.tracking.mlflow_model import ServedModel, columns_schema
-from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.spark.columns import check_frame, col
 from sparkdl.spark.jvm import qualify
 

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame
 
 from sparkdl import __version__
 from sparkdl.errors import InvalidInput
+from sparkdl.io.optional_imports import required
 from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, experiment_id, make_experiment
 from sparkdl.ml.tracking.mlflow_model import log_model, register
-from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.pipeline_model import Verified, check_stages, verify
 from sparkdl.spark.jvm import qualify
 

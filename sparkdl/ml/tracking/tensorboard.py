@@ -21,8 +21,8 @@ from typing import Any
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.io.optional_imports import required
 from sparkdl.ml.tracking.event_files import EXTRA, MODULE, Curves, Mirror
-from sparkdl.ml.tracking.optional_imports import required
 from sparkdl.ml.tracking.rows import configuration, is_number, read_row
 from sparkdl.ml.tracking.tracker import TrackerContext
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import SparkSession
 
@@ -93,7 +94,7 @@ class TaskResources:
         return ResourceProfile(_java_resource_profile=built)
 
 
-def assigned_gpus(context: Any) -> tuple[str, ...] | None:
-    """The addresses of the GPUs that Spark assigned to a task, from its context; None if it assigned none."""
-    given = context.resources().get(GPU)
+def assigned_gpus(context: TaskContext | None) -> tuple[str, ...] | None:
+    """The addresses of the GPUs that Spark assigned to a task, from its context; None outside tasks, or without any."""
+    given = None if context is None else context.resources().get(GPU)
     return None if given is None else tuple(given.addresses)

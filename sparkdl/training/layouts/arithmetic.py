@@ -37,21 +37,21 @@ class LossScaler:
 
     def unscale(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
         """Divide all gradients by the scale, also those of parameters that the optimizer does not have."""
-        if not self._scaler.is_enabled() or all(parameter.grad is None for parameter in parameters):
+        if not self._scaler.is_enabled():
             return
-        self._scaler.unscale_(optimizer)
-        owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        owned = _graded(optimizer)
+        if owned:  # without gradients torch's scaler raises, here or in the next step
+            self._scaler.unscale_(optimizer)
         for parameter in parameters:
             if id(parameter) not in owned and parameter.grad is not None:
                 parameter.grad /= self._scaler.get_scale()
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Step the optimizer unless a gradient is infinite or NaN, and adapt the scale."""
-        graded = any(value.grad is not None for group in optimizer.param_groups for value in group["params"])
-        if self._scaler.is_enabled() and graded:
+        if self._scaler.is_enabled() and _graded(optimizer):
             self._scaler.step(optimizer)
             self._scaler.update()
-        else:  # without gradients torch's scaler raises
+        else:
             optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
@@ -61,6 +61,12 @@ class LossScaler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
         self._scaler.load_state_dict(state)
+
+
+def _graded(optimizer: torch.optim.Optimizer) -> set[int]:
+    """The ids of an optimizer's parameters that have a gradient."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return {id(parameter) for parameter in parameters if parameter.grad is not None}
 
 
 def compile_module(module: nn.Module, backend: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from functools import partial
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from torch.optim.lr_scheduler import StepLR
 from sparkdl import AllReduce
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.persistence.factory import _FOREIGN
 from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types, same
 from tests.ml import nets
 
@@ -173,3 +176,12 @@ def test_names_of_main_and_of_other_objects_are_not_describable(monkeypatch):
 def test_forged_names_raise(name, forged, message):
     with pytest.raises(InvalidInput, match=f"a saved value .*{message}"):
         allowed_types(name).resolve(forged)
+
+
+def test_required_packages_are_foreign():
+    """Every module of a package in setup.cfg, so that a forged model cannot call its functions."""
+    required = {re.match(r"[\w.-]+", line)[0] for line in metadata.requires("sparkdl-torch")} - {"sparkdl-torch"}
+    modules = metadata.packages_distributions()
+    found = {module for module, owners in modules.items() if module.isidentifier() and required & {*owners}}
+    assert {"torch", "yaml", "sklearn"} <= found
+    assert found - _FOREIGN - {"_distutils_hack", "ipykernel_launcher"} == set()

@@ -108,6 +108,19 @@ def test_parameters_outside_the_optimizer_count_unscaled_in_the_norm():
     torch.testing.assert_close(weights(half), weights(full), rtol=1e-3, atol=1e-5)
 
 
+def test_gradients_outside_the_optimizer_alone_do_not_stop_the_next_step():
+    module, outside = net(), nn.Parameter(torch.ones(1))
+    optimizer, scaler = sgd(module.parameters()), LossScaler("fp16", torch.device("cpu"))
+    gradients = []
+    for graded in (outside, module[0].weight):
+        scaler.scale(graded.sum()).backward()
+        scaler.unscale(optimizer, [*module.parameters(), outside])
+        scaler.step(optimizer)
+        gradients.append(graded.grad)
+        graded.grad = None
+    assert [bool((gradient == 1).all()) for gradient in gradients] == [True, True]
+
+
 def test_a_step_without_gradients_steps_the_optimizer():
     module = net()
     optimizer = sgd(module.parameters())
