@@ -10,17 +10,22 @@ from torch import Tensor
 from sparkdl.cluster.group.world import Group
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, Reducer, Reduction
+from sparkdl.training.strategies.reducers.exact import ring_bytes
 
 
 @dataclass(frozen=True)
 class HalfPrecision(Reducer):
     def open(self, buckets: Sequence[Bucket], group: Group) -> Reduction:
-        return HalfReduction(group)
+        return HalfReduction(buckets, group)
 
 
 class HalfReduction(Reduction):
-    def __init__(self, group: Group) -> None:
-        self.group = group
+    def __init__(self, buckets: Sequence[Bucket], group: Group) -> None:
+        self.buckets, self.group = buckets, group
+
+    @property
+    def bytes_per_step(self) -> int:
+        return sum(ring_bytes(2 * bucket.buffer.numel(), self.group.size) for bucket in self.buckets)
 
     def start(self, bucket: Bucket) -> PendingReduce:
         half = bucket.buffer.to(torch.bfloat16)

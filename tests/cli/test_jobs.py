@@ -204,7 +204,7 @@ def test_command_line_overrides_the_file(read, write):
     assert (job.data.path, job.data.format, job.overwrite) == ("train.parquet", "orc", True)
     job = read(write(), "--data.path=null", "--data.query", "select 1 as x", "--test=null")
     assert (job.data, job.test) == (Data(query="select 1 as x"), None)
-    chosen = read(write(), "--estimator.strategy.reduce", "sparkdl.training.strategies.reducers.Exact")
+    chosen = read(write(), "--estimator.strategy.reduce", "sparkdl.training.strategies.reducers.exact.Exact")
     assert chosen.estimator.getStrategy().reduce == AllReduce().reduce
 
 

@@ -26,7 +26,7 @@ class Sync(Protocol):
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that one worker sends into the reduction per step."""
+        """Bytes that this worker sends to the others per step on average, without the transport's headers."""
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Reduce this step's gradients, weighted by ``batch.weight_fraction``, and apply them."""

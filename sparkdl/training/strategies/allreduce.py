@@ -30,7 +30,8 @@ from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import equalise
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
-from sparkdl.training.strategies.reducers import Exact, PendingReduce, Reducer
+from sparkdl.training.strategies.reducers import PendingReduce, Reducer
+from sparkdl.training.strategies.reducers.exact import Exact
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class AllReduceSync:
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that one worker sends into the reduction per step."""
-        return sum(bucket.buffer.nbytes for bucket in self._buckets)
+        """Bytes that this worker sends per step."""
+        return self._reduction.bytes_per_step
 
     def begin(self, share: float) -> None:
         """Reset the buckets for a backward pass."""

@@ -28,7 +28,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.persistence.describe import describe
 from sparkdl.ml.persistence.formatting import format_full_value, format_value
 from sparkdl.ml.persistence.nested_params import params_in, within
-from sparkdl.training.strategies.reducers import Exact
+from sparkdl.training.strategies.reducers.exact import Exact
 from tests.ml import nets
 from tests.ml.described import VARIANTS, Holding, Later, Slotted, Weighted, scope
 from tests.sessions import ROOT

@@ -1,9 +1,12 @@
-"""How a bucket of gradients is summed over the workers."""
+"""How a bucket of gradients is summed over the workers.
+
+A reducer is a frozen dataclass whose fields are its hyperparameters. ``open`` creates its ``Reduction``, which holds
+the state and sums buckets. Each reducer is one self-contained file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sparkdl.cluster.group.world import Group
@@ -20,6 +23,10 @@ class PendingReduce(Protocol):
 class Reduction(Protocol):
     """An open reducer; a checkpoint includes its state."""
 
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that this worker sends to the others to sum all buckets once, without the transport's headers."""
+
     def start(self, bucket: Bucket) -> PendingReduce:
         """Start to sum a bucket's buffer in place; every worker starts the same buckets in the same order."""
 
@@ -35,31 +42,3 @@ class Reducer(Protocol):
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> Reduction:
         """Open the reducer for these buckets."""
-
-
-@dataclass(frozen=True)
-class Exact:
-    """Uncompressed sum by the backend's all-reduce (a ring in gloo, a ring or a tree in NCCL)."""
-
-    def open(self, buckets: Sequence[Bucket], group: Group) -> ExactReduction:
-        """Open the reducer; ``buckets`` is not used."""
-        return ExactReduction(group)
-
-
-class ExactReduction:
-    """The backend's all-reduce; it has no state."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-
-    def start(self, bucket: Bucket) -> PendingReduce:
-        """Start the backend's all-reduce of the bucket's buffer."""
-        exchange: PendingReduce = self._group.sum_(bucket.buffer, wait=False)
-        return exchange
-
-    def state_dict(self) -> dict[str, Any]:
-        """An empty state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Ignore the empty state."""
