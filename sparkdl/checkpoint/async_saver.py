@@ -1,7 +1,8 @@
 """Asynchronous checkpoints: a thread of each worker writes while training continues.
 
-    the step loop      copies the state and continues
-    the thread         packs, writes and hashes the copy, and posts the digest in the rendezvous store
+    the step loop      copies the state, a GPU's within its memory, and continues
+    the thread         moves a GPU's copy to the host on a stream of its own, packs, writes and hashes the copy, and
+                       posts the digest in the rendezvous store
     rank 0's thread    polls for all workers' digests, and commits
 
 The step loop waits for the last checkpoint before the next one. Threads poll the store and never block in it, so the
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import suppress
@@ -23,6 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from sparkdl.checkpoint.manifest import Digest
@@ -63,7 +65,10 @@ class Saver:
     def save(self, checkpoint: Checkpoint) -> None:
         """Wait for the last checkpoint, raise its error, if any, and start to save the next one."""
         self.wait()
-        self._last = self._unchecked = in_background(lambda: self._save(checkpoint), "sparkdl-saver")
+        device = self._world.device
+        # A GPU copies the state when it has run the kernels before.
+        ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+        self._last = self._unchecked = in_background(lambda: self._save(checkpoint, ready), "sparkdl-saver")
 
     def check(self) -> None:
         """Raise the last checkpoint's error, if it has failed; does not wait."""
@@ -82,11 +87,11 @@ class Saver:
         if self._last is not None:
             futures.wait([self._last], _PATIENCE)
 
-    def _save(self, checkpoint: Checkpoint) -> None:
+    def _save(self, checkpoint: Checkpoint, ready: torch.cuda.Event | None) -> None:
         _yield_to_training()
         began = time.monotonic()
         with span("save checkpoint", clock=checkpoint.clock):
-            self._write(checkpoint)
+            self._write(replace(checkpoint, shards=on_host(checkpoint.shards, self._world.device, ready)))
         self.cost = time.monotonic() - began
 
     def _write(self, checkpoint: Checkpoint) -> None:
@@ -129,19 +134,50 @@ def _yield_to_training() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(_NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
-def copied(nested: Any, known: dict[object, Tensor] | None = None) -> Any:
-    """Copy a nested state: arrays, dicts, lists, and tensors (to the CPU); shared tensors stay shared."""
-    known = {} if known is None else known
+def copied(nested: Any, copy: Callable[[Tensor], Tensor] | None = None) -> Any:
+    """Copy a nested state: arrays, dicts, lists and tensors, on their devices; shared tensors stay shared.
+
+    ``copy`` copies a tensor; default: a clone, or on the host if a GPU's memory does not suffice.
+    """
+    return _copied(nested, copy or _clone, {})
+
+
+def on_host(copies: Any, device: torch.device, ready: torch.cuda.Event | None) -> Any:
+    """Move copies to the host on a stream of its own, after the event ``ready``; without one they are there."""
+    if ready is None:
+        return copies
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        stream.wait_event(ready)
+        moved = copied(copies, _pinned)
+    stream.synchronize()
+    return moved
+
+
+def _copied(nested: Any, copy: Callable[[Tensor], Tensor], known: dict[object, Tensor]) -> Any:
     if isinstance(nested, Tensor):
         same = (nested.data_ptr(), nested.shape, nested.stride(), nested.dtype) if nested.numel() else object()
         if same not in known:
-            known[same] = nested.detach().clone() if nested.device.type == "cpu" else nested.detach().cpu()
+            known[same] = copy(nested.detach())
         return known[same]
     if isinstance(nested, np.ndarray):
         return nested.copy()
     if isinstance(nested, dict):
-        plain = {key: copied(value, known) for key, value in nested.items()}
+        plain = {key: _copied(value, copy, known) for key, value in nested.items()}
         return Counter(plain) if type(nested) is Counter else plain
     if type(nested) in (list, tuple):
-        return type(nested)(copied(item, known) for item in nested)
+        return type(nested)(_copied(item, copy, known) for item in nested)
     return nested
+
+
+def _clone(tensor: Tensor) -> Tensor:
+    try:
+        return tensor.clone()
+    except torch.OutOfMemoryError:  # of a GPU: the step loop then waits for the copy
+        return tensor.cpu()
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    if tensor.device.type == "cpu":
+        return tensor
+    return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)

@@ -105,10 +105,24 @@ def promote_ints(rows: Rows) -> Rows:
 
 def arrive(rows: Rows, device: torch.device | None) -> Rows:
     """Move rows to a device, on GPUs from pinned memory without waiting; 16 and 32 bit integers become int64."""
-    rows = promote_ints(rows)
     if device is None or device.type == "cpu":
-        return rows
-    return rows.to(device) if isinstance(rows, Ragged) else rows.pin_memory().to(device, non_blocking=True)
+        return promote_ints(rows)
+    moved = rows.to(device) if isinstance(rows, Ragged) else rows.pin_memory().to(device, non_blocking=True)
+    return promote_ints(moved)  # there, so that half the bytes travel
+
+
+def gather(rows: Rows, positions: Tensor, device: torch.device | None = None) -> Rows:
+    """The rows at ``positions`` on the host, in pinned memory if they go to a GPU."""
+    if device is None or device.type == "cpu" or isinstance(rows, Ragged):
+        return rows.index_select(0, positions)
+    pinned = torch.empty((len(positions), *rows.shape[1:]), dtype=rows.dtype, pin_memory=True)
+    return torch.index_select(rows, 0, positions, out=pinned)
+
+
+def storage(inputs: Iterable[Input]) -> Iterator[Tensor]:
+    """The tensors of inputs on their device; those of ragged rows are their values."""
+    for rows in inputs:
+        yield rows.values if isinstance(rows, Ragged) else rows
 
 
 def arguments(inputs: Iterable[Input]) -> list[Tensor]:
@@ -143,6 +157,11 @@ class Batch:
     weight_fraction: float
     micro_fraction: float = 1.0
     total: int = 0
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The tensors of inputs, target and weights on the batch's device."""
+        yield from storage(self.inputs)
+        yield from (tensor for tensor in (self.target, self.weights) if tensor is not None)
 
     def split(self, pieces: int) -> Iterator[Batch]:
         """Split the rows into ``pieces`` batches of nearly equal size, for gradient accumulation.

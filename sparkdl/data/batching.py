@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sparkdl.data.batch import Batch, Input, Rows, arrive
+from sparkdl.data.batch import Batch, Input, Rows, arrive, gather
 from sparkdl.data.device_cache import DeviceCache
-from sparkdl.data.prefetch import prefetch
+from sparkdl.data.prefetch import prefetch_to
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Shard, converted, target_of
 from sparkdl.data.transforms import Transforms
@@ -60,13 +60,14 @@ class Batcher:
         device = torch.device(self.device)
         transforms = self.shard.transforms if self.transforms is None else self.transforms
         if transforms:
-            yield from prefetch(self._transformed(transforms, epoch, start, totals, device))
+            batches = self._transformed(transforms, epoch, start, totals, device)
+            yield from prefetch_to(device, batches, Batch.tensors)
             return
         chunks = self._chunks(epoch, start, device, self.cache)
         # The consumer waits for a single chunk anyway, and starting a thread costs more than a few rows. A device
         # gathers while it computes.
         alone = self.cache is not None or self._chunk_steps() >= self.plan.steps - start
-        for chunk in chunks if alone else prefetch(chunks):
+        for chunk in chunks if alone else prefetch_to(device, chunks, lambda chunk: chunk[2].tensors()):
             yield from self._cut(chunk, totals)
 
     def step_weights(self, epoch: int) -> Tensor:
@@ -134,7 +135,7 @@ def stored_batch(
     ``cached`` are these rows, if they are on the device already.
     """
     tensors: Mapping[str, Input] = cached or {
-        name: arrive(_taken(shard.tensors[name], chosen), device) for name in shard.columns.of_batches()
+        name: arrive(_taken(shard.tensors[name], chosen, device), device) for name in shard.columns.of_batches()
     }
     denominators = None if shard.denominators is None else _taken(shard.denominators, chosen)
     weight, rows = shard.columns.weight, len(next(iter(tensors.values())))
@@ -156,5 +157,5 @@ def row_bytes(shard: Shard) -> int:
     return sum(tensor.nbytes // max(1, len(tensor)) for tensor in tensors)
 
 
-def _taken(rows: Rows, chosen: slice | Tensor) -> Rows:
-    return rows[chosen] if isinstance(chosen, slice) else rows.index_select(0, chosen)
+def _taken(rows: Rows, chosen: slice | Tensor, device: torch.device | None = None) -> Rows:
+    return rows[chosen] if isinstance(chosen, slice) else gather(rows, chosen, device)

@@ -1,11 +1,20 @@
-"""Prefetching of items in one thread."""
+"""Prefetching of items in one thread, and of their copies to a GPU while it computes.
+
+    the prefetch thread    gathers rows into pinned memory, and starts their copy on a stream of its own
+    the consumer           its stream waits for the copy's event, the CPU does not
+
+With ``depth`` 2 one batch, or chunk of batches, is computed while the next ones are copied: double buffering.
+"""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
+
+import torch
+from torch import Tensor
 
 T = TypeVar("T")
 
@@ -33,6 +42,39 @@ def prefetch(items: Iterable[T], *, depth: int = 2) -> Iterator[T]:
     finally:
         stopped.set()
         thread.join()
+
+
+def prefetch_to(
+    device: torch.device, items: Iterable[T], tensors_of: Callable[[T], Iterable[Tensor]], *, depth: int = 2
+) -> Iterator[T]:
+    """Iterate as ``prefetch`` over items with tensors on ``device``, which ``tensors_of`` gives.
+
+    On GPUs the prefetch thread makes an item, and so copies its rows, on a stream of its own. When the item is yielded,
+    the consumer's current stream waits for the copies.
+    """
+    if device.type != "cuda":
+        yield from prefetch(items, depth=depth)
+        return
+    for item, copied in prefetch(_on_copy_stream(items, device), depth=depth):
+        stream = torch.cuda.current_stream(device)
+        stream.wait_event(copied)
+        for tensor in tensors_of(item):
+            # The memory belongs to the copy stream, which would reuse it before this stream's kernels have read it.
+            tensor.record_stream(stream)
+        yield item
+
+
+def _on_copy_stream(items: Iterable[T], device: torch.device) -> Iterator[tuple[T, torch.cuda.Event]]:
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    remaining = iter(items)
+    while True:
+        with torch.cuda.stream(stream):  # of this thread, and only while an item is made
+            try:
+                item = next(remaining)
+            except StopIteration:
+                return
+            copied = stream.record_event()
+        yield item, copied
 
 
 def _produce(items: Iterable[T], ready: queue.Queue[tuple[T] | BaseException], stopped: threading.Event) -> None:

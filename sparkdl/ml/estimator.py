@@ -42,6 +42,7 @@ from sparkdl.spark.slots.worker_count import await_slots, choose_workers
 from sparkdl.spark.warm_up import warm_up
 from sparkdl.telemetry.bottlenecks import with_startup
 from sparkdl.training.labels import Classes
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.loss import LossFunction, as_module
 from sparkdl.training.monitored_value import check_monitor
@@ -244,6 +245,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             self.getEpochs(),
             self.getSeed(),
             cast(Strategy, self.getStrategy()),
+            Replicated(self.getSyncBatchNorm()),
             micro_batches=self.getMicroBatches(),
             measured=self.getTelemetry(),
             drop_last=self.getDropLast(),

@@ -280,6 +280,12 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         _NOT_IN_ROUNDS & ~Scope.RUN,
     )
     tf32: Param[bool] = param("whether GPUs multiply float32 matrices in TF32", to_boolean, False, _NOT_IN_ROUNDS)
+    syncBatchNorm: Param[bool] = param(
+        "whether batch normalisation on GPUs takes the statistics of the global batch, not of each worker's rows",
+        to_boolean,
+        False,
+        _NOT_IN_ROUNDS,
+    )
     maxGradNorm: Param[float | None] = param(
         "largest L2 norm of the global gradient; None for any", positive("a number above 0, or None"), None, _STEPS
     )

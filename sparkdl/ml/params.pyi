@@ -138,6 +138,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     compile: Param[str | None]
     cacheOnDevice: Param[str]
     tf32: Param[bool]
+    syncBatchNorm: Param[bool]
     maxGradNorm: Param[float | None]
     microBatches: Param[int]
     numClasses: Param[int | None]
@@ -178,6 +179,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         compile: str | None = None,
         cacheOnDevice: str = "auto",
         tf32: bool = False,
+        syncBatchNorm: bool = False,
         maxGradNorm: float | None = None,
         microBatches: int = 1,
         numClasses: int | None = None,
@@ -244,6 +246,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         compile: str | None = None,
         cacheOnDevice: str = "auto",
         tf32: bool = False,
+        syncBatchNorm: bool = False,
         maxGradNorm: float | None = None,
         microBatches: int = 1,
         numClasses: int | None = None,
@@ -332,6 +335,8 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     def setCacheOnDevice(self, value: str) -> Self: ...
     def getTf32(self) -> bool: ...
     def setTf32(self, value: bool) -> Self: ...
+    def getSyncBatchNorm(self) -> bool: ...
+    def setSyncBatchNorm(self, value: bool) -> Self: ...
     def getMaxGradNorm(self) -> float | None: ...
     def setMaxGradNorm(self, value: float | None) -> Self: ...
     def getMicroBatches(self) -> int: ...

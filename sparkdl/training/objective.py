@@ -222,7 +222,7 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
             raise InvalidInput(
                 f"batch normalisation in {type(module).__name__} got one row on this worker, which has no variance. If "
                 "only an epoch's last step has so few rows, set dropLast=True. Otherwise raise batchSize, in rounds "
-                "the algorithm's, or lower numWorkers or microBatches. nn.GroupNorm, and on GPUs nn.SyncBatchNorm, "
+                "the algorithm's, or lower numWorkers or microBatches. nn.GroupNorm, and on GPUs syncBatchNorm=True, "
                 "take one row."
             ) from error
         raise WorkerFailed(

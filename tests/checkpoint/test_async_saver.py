@@ -19,6 +19,7 @@ from sparkdl.errors import Fenced
 from sparkdl.io.files import Folder
 from sparkdl.io.serialization import unpack_state
 from sparkdl.telemetry.clock import Clock
+from tests.fake_gpu import GPU, MAIN, install
 
 
 def save(savers, step):
@@ -134,3 +135,26 @@ def test_copy_is_independent_and_keeps_sharing():
     assert not copy["w"].requires_grad
     assert [copy[name].tolist() for name in ("w", "view", "n")] == [[1, 1, 1], [1, 1], [1, 1]]
     assert (copy["rows"], copy["t"], type(copy["c"])) == ([{"loss": 1.0}], (1,), Counter)
+
+
+def test_a_gpus_copy_reaches_the_host_by_a_side_stream(local, savers, monkeypatch):
+    """The step loop copies within the GPU; it waits for no copy to the host."""
+    gpu = install(monkeypatch)
+    for saver in savers:
+        saver._world.device = GPU
+    save(savers, 1)
+    savers[0].wait()
+    assert saved(local) == (1, 1.0, 1.0)
+    sides = {"side 1", "side 2"}
+    assert {entry[1] for entry in gpu.kinds("event")} == {MAIN}  # the copy within the GPU is complete
+    assert {entry[1:] for entry in gpu.kinds("wait")} == {(side, MAIN) for side in sides}
+    assert {entry[1] for entry in gpu.kinds("synchronize")} == sides
+
+
+def test_a_copy_that_a_gpu_has_no_memory_for_goes_to_the_host(monkeypatch):
+    def full(tensor):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "clone", full)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: "on the host")
+    assert copied([torch.ones(2)]) == ["on the host"]

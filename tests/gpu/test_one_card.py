@@ -22,6 +22,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack, read_state
 from sparkdl.ml.inference.predictor import Predictor
 from sparkdl.ml.inference.trained_module import TrainedModule
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 from sparkdl.training.spec import Trained
@@ -79,6 +80,18 @@ def test_two_workers_share_a_card_with_gloo():
     if torch.cuda.device_count() == 1:
         with pytest.raises(InvalidInput, match="needs 2 GPUs; this machine has 1"):
             LocalCluster(2, device="cuda")
+
+
+def normalised() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 4))
+
+
+def test_two_workers_with_sync_batch_norm_equal_one():
+    work = training(batch_size=ROWS, layout=Replicated(sync_batch_norm=True))
+    work = replace(work, objective=replace(work.objective, model=normalised))
+    one, two = fitted(work), fitted(work, 2, backend="gloo")
+    assert losses(two[0]) == pytest.approx(losses(one[0]), rel=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

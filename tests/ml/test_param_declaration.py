@@ -115,7 +115,8 @@ def test_set_params_of_an_ensemble():
 
 HOW = "backend taskCpus taskGpus resourceTimeout maxRestarts minWorkers elasticTimeout"
 NOT_IN_ROUNDS = (
-    f"channelsLast compile tf32 cacheOnDevice batchSize dropLast schedulerInterval epochs microBatches callbacks {HOW}"
+    "channelsLast compile tf32 cacheOnDevice syncBatchNorm batchSize dropLast schedulerInterval epochs "
+    f"microBatches callbacks {HOW}"
 )
 OF_STEPS = "optimizer learningRate optimizerArgs scheduler maxGradNorm augment"
 SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted telemetry logLevel"

@@ -69,6 +69,7 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "compile": (None, "eager"),
     "tf32": (False, True),
     "cacheOnDevice": ("auto", "never"),
+    "syncBatchNorm": (False, True),
     "maxGradNorm": (None, 0.5),
     "microBatches": (1, 4),
     "numClasses": (None, 7),

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.data.arrow import decode, decode_ragged
-from sparkdl.data.batch import Input, Ragged, arguments, arrive, promote_ints
+from sparkdl.data.batch import Input, Ragged, arguments, arrive, promote_ints, storage
 from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.prefetch import prefetch, prefetch_to
 from sparkdl.data.transforms import Collate, collated
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
@@ -49,10 +50,11 @@ class Scorer:
             InvalidInput: the data cannot be read, or the model's output has the wrong shape for its kind.
         """
         loaded = loaded or CachedModel(self.module())
-        for batch in batches:
-            arrays = batch if isinstance(batch, tuple) else (batch,)
-            if len(arrays[0]):
-                raw = score(loaded, tuple(map(self._input, arrays, self.columns.inputs)), self.collate)
+        decoded = map(self._inputs, batches)
+        # On a GPU the next rows are decoded while these are scored.
+        for inputs in prefetch(decoded, depth=1) if loaded.device.type == "cuda" else decoded:
+            if inputs is not None:
+                raw = score(loaded, inputs, self.collate)
                 yield self.outputs.arrays(raw if raw.dtype == torch.float64 else raw.float())
             else:
                 yield self.outputs.none(self.columns.floating)
@@ -64,6 +66,11 @@ class Scorer:
     def module(self) -> nn.Module:
         """The module with its weights, in evaluation mode."""
         return restored(self.factory, self.weights, self.precision)
+
+    def _inputs(self, batch: tuple[pa.Array, ...] | pa.Array) -> tuple[Input, ...] | None:
+        """A batch's tensors; None without rows."""
+        arrays = batch if isinstance(batch, tuple) else (batch,)
+        return tuple(map(self._input, arrays, self.columns.inputs)) if len(arrays[0]) else None
 
     def _input(self, array: pa.Array, column: InputColumn) -> Input:
         floating = self.columns.floating
@@ -97,15 +104,16 @@ def score(loaded: CachedModel, inputs: tuple[Input, ...], collate: Collate | Non
     """
     rows = len(inputs[0])
 
-    def forward(piece: slice) -> Any:
+    def moved(piece: slice) -> tuple[Input, ...]:
         given = collated(collate, tuple(tensor[piece] for tensor in inputs))
-        with loaded.autocast:
-            return loaded.module(*arguments(arrive(column, loaded.device) for column in given))
+        return tuple(arrive(column, loaded.device) for column in given)
 
     if loaded.rows is None:
-        loaded.rows = batch_rows(forward, inputs, at_once=lambda: loaded.at_once, budget=loaded.budget)
+        loaded.rows = batch_rows(
+            lambda piece: _forward(loaded, moved(piece)), inputs, lambda: loaded.at_once, loaded.budget
+        )
     try:
-        return _joined(forward, rows, loaded)
+        return _joined(moved, rows, loaded)
     except torch.OutOfMemoryError as error:
         if loaded.halved or loaded.rows == 1:
             raise
@@ -114,16 +122,21 @@ def score(loaded: CachedModel, inputs: tuple[Input, ...], collate: Collate | Non
         warnings.warn(f"{reason}. The model now scores {loaded.rows} rows at a time.", stacklevel=2)
     if loaded.device.type == "cuda":
         torch.cuda.empty_cache()
-    return _joined(forward, rows, loaded)
+    return _joined(moved, rows, loaded)
 
 
 @torch.inference_mode()
-def _joined(forward: Callable[[slice], Any], rows: int, loaded: CachedModel) -> Tensor:
-    scores: Tensor | None = None
+def _joined(moved: Callable[[slice], tuple[Input, ...]], rows: int, loaded: CachedModel) -> Tensor:
     assert loaded.rows is not None
-    on_gpu = loaded.device.type == "cuda"
-    for piece in batches(rows, loaded.rows):
-        output, expected = forward(piece), piece.stop - piece.start
+    on_gpu, scores = loaded.device.type == "cuda", None
+    pieces = batches(rows, loaded.rows)
+    if on_gpu and rows > loaded.rows:  # the next rows are copied while these are computed
+        sent = ((piece, moved(piece)) for piece in pieces)
+        arrived = prefetch_to(loaded.device, sent, lambda one: storage(one[1]), depth=1)
+    else:
+        arrived = ((piece, moved(piece)) for piece in pieces)
+    for piece, inputs in arrived:
+        output, expected = _forward(loaded, inputs), piece.stop - piece.start
         if not isinstance(output, Tensor):
             raise InvalidInput(f"the model returned {type(output).__name__}; expected one tensor.")
         if output.dim() == 0 or len(output) != expected:
@@ -138,3 +151,8 @@ def _joined(forward: Callable[[slice], Any], rows: int, loaded: CachedModel) -> 
         torch.cuda.current_stream(loaded.device).synchronize()  # the copies are asynchronous
     assert scores is not None
     return scores
+
+
+def _forward(loaded: CachedModel, inputs: tuple[Input, ...]) -> Any:
+    with loaded.autocast:
+        return loaded.module(*arguments(inputs))

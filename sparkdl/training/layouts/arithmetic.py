@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Input
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -77,6 +78,20 @@ def compile_module(module: nn.Module, backend: str) -> None:
         return module._call_impl(*inputs)  # type: ignore[no-untyped-call]
 
     module._compiled_call_impl = torch.compile(call, backend=backend)
+
+
+def sync_batch_norm(module: nn.Module, world: World) -> nn.Module:
+    """The module with torch's ``SyncBatchNorm`` in place of batch normalisation; a warning and no change on CPUs."""
+    if world.device.type != "cuda":
+        warnings.warn("syncBatchNorm=True is ignored: torch's SyncBatchNorm needs GPUs.", stacklevel=2)
+        return module
+    synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    return synchronised
+
+
+def exchanges_statistics(module: nn.Module, world: World) -> bool:
+    """Whether workers exchange statistics in each pass of the module, by ``SyncBatchNorm``."""
+    return world.size > 1 and any(isinstance(part, nn.SyncBatchNorm) for part in module.modules())
 
 
 def in_channels_last(inputs: tuple[Input, ...]) -> tuple[Input, ...]:

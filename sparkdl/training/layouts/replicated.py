@@ -7,34 +7,51 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import GradientSink
-from sparkdl.training.layouts.arithmetic import LossScaler, autocast, compile_module, in_channels_last
+from sparkdl.training.layouts.arithmetic import (
+    LossScaler,
+    autocast,
+    compile_module,
+    exchanges_statistics,
+    in_channels_last,
+    sync_batch_norm,
+)
 from sparkdl.training.layouts.state_check import check_fit, kind_of
 from sparkdl.training.objective import Objective, forward, trained
 
 
 @dataclass(frozen=True)
 class Replicated:
-    """Every worker holds the whole model; there are as many replicas as workers."""
+    """Every worker holds the whole model; there are as many replicas as workers.
+
+    Attributes:
+        sync_batch_norm: whether batch normalisation on GPUs takes the mean and variance of the global batch, not of
+            each worker's rows.
+    """
+
+    sync_batch_norm: bool = False
 
     def place(self, objective: Objective, world: World) -> ReplicatedReplica:
         """Build the model on this worker's device."""
-        return ReplicatedReplica(objective, world.device)
+        return ReplicatedReplica(objective, world, sync=self.sync_batch_norm)
 
 
 class ReplicatedReplica:
     """A whole model on one device."""
 
-    def __init__(self, objective: Objective, device: torch.device) -> None:
+    def __init__(self, objective: Objective, world: World, *, sync: bool = False) -> None:
+        device = world.device
         self.module = objective.build(device)
+        if sync:
+            self.module = sync_batch_norm(self.module, world)
+        self._exchanges = exchanges_statistics(self.module, world)
         self.module.train()
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
@@ -59,7 +76,7 @@ class ReplicatedReplica:
         self.output, self._receiver = None, self.sink if last else None
         if self._receiver is not None:
             self._receiver.begin(batch.weight_fraction)
-        loss = self._pass(batch) if batch.weight else self.parameters[0].new_zeros(())
+        loss = self._pass(batch) if batch.weight else self._no_pass(batch)
         if self._receiver is not None:
             self._receiver.finish()
         self._receiver = None
@@ -119,14 +136,33 @@ class ReplicatedReplica:
     def _pass(self, batch: Batch) -> Tensor:
         enter_phase("forward")
         with self._autocast:
-            inputs = in_channels_last(batch.inputs) if self._channels_last else batch.inputs
-            output = forward(self.module, inputs)
+            output = self._output(batch)
             loss = trained(self._criterion(output, batch))
         enter_phase("backward")
         part = self._scaler.scale(loss if batch.micro_fraction == 1.0 else loss * batch.micro_fraction)
         part.backward()  # type: ignore[no-untyped-call]
         self.output = output.detach() if isinstance(output, Tensor) else output
         return loss
+
+    def _output(self, batch: Batch) -> Any:
+        return forward(self.module, in_channels_last(batch.inputs) if self._channels_last else batch.inputs)
+
+    def _no_pass(self, batch: Batch) -> Tensor:
+        """The loss 0 of a batch without weight, whose gradients are missing, or 0 with SyncBatchNorm."""
+        if self._exchanges:  # the others wait for this worker's statistics
+            try:
+                with self._autocast:
+                    output = self._output(batch)
+            except WorkerFailed as error:
+                raise InvalidInput(
+                    f"{error} With SyncBatchNorm a worker whose rows are used up runs the model without rows. Use "
+                    "flatten(1) instead of view(len(x), -1), or dropLast=True with evenly partitioned rows."
+                ) from error
+            outputs = output if isinstance(output, (tuple, list)) else [output]
+            none = sum(value.float().sum() for value in outputs if isinstance(value, Tensor) and value.requires_grad)
+            if isinstance(none, Tensor):
+                (none * 0.0).backward()  # type: ignore[no-untyped-call]
+        return self.parameters[0].new_zeros(())
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         # Weak: torch holds hooks outside of Python's garbage collector, and would never free the replica. Its sink

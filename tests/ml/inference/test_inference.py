@@ -30,6 +30,7 @@ from sparkdl.ml.inference.model_cache import CachedModel, ModelCache
 from sparkdl.ml.inference.outputs import Outputs
 from sparkdl.ml.inference.scorer import Scorer, score
 from sparkdl.ml.model import TorchModel
+from tests.fake_gpu import GPU, MAIN, install
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -366,6 +367,16 @@ class Small(nn.Linear):
         return super().forward(x)
 
 
+class Weighs(nn.Linear):
+    """Multiplies a row's output by an integer."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+
+    def forward(self, x, times):
+        return super().forward(x) * times[:, None]
+
+
 def test_if_memory_does_not_suffice_the_batch_is_halved_once():
     loaded, inputs = CachedModel(Small(), rows=14), (torch.rand(40, 3),)
     with pytest.warns(UserWarning, match=r"CUDA out of memory. The model now scores 7 rows at a time\."):
@@ -376,6 +387,17 @@ def test_if_memory_does_not_suffice_the_batch_is_halved_once():
     with pytest.raises(torch.OutOfMemoryError):
         score(loaded, inputs)
     assert loaded.rows == 7
+
+
+def test_rows_are_copied_to_a_gpu_while_it_scores(monkeypatch):
+    inputs = (torch.rand(40, 3), torch.randint(9, (40,), dtype=torch.int32))
+    module = Weighs()
+    expected = module(inputs[0], inputs[1].long())
+    gpu = install(monkeypatch)
+    torch.testing.assert_close(score(CachedModel(module, rows=16, device=GPU), inputs), expected)
+    assert {entry[1:] for entry in gpu.kinds("to")} == {("side 1", True, False)}
+    assert [entry[1:] for entry in gpu.kinds("wait")] == [(MAIN, "side 1")] * 3
+    assert [entry[1] for entry in gpu.kinds("synchronize")] == [MAIN]  # once, for all results
 
 
 def test_a_model_without_a_gpu_names_the_cure(spark):

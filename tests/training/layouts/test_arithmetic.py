@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
-from sparkdl.training.layouts.arithmetic import LossScaler, tf32
+from sparkdl.errors import InvalidInput
+from sparkdl.training.layouts.arithmetic import LossScaler, exchanges_statistics, sync_batch_norm, tf32
 from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
 from sparkdl.training.objective import Objective
 
@@ -188,3 +189,53 @@ def test_tf32_holds_within_the_block_on_gpus_only():
     ignored = pytest.warns(UserWarning, match="tf32=True is ignored: only GPUs")
     with ignored, tf32(wanted=True, device=torch.device("cpu")):
         assert matmul.fp32_precision == before
+
+
+# ---- SyncBatchNorm ---------------------------------------------------------------------------------------------------
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+
+def test_sync_batch_norm_needs_gpus_and_several_workers():
+    with pytest.warns(UserWarning, match="syncBatchNorm=True is ignored: torch's SyncBatchNorm needs GPUs"):
+        module = sync_batch_norm(normalised(), World(size=2))
+    assert not exchanges_statistics(module, World(size=2))
+    gpu = torch.device("cuda", 0)
+    for size, model, expected in ((1, normalised, False), (2, normalised, True), (2, net, False)):
+        world = World(size=size, device=gpu)
+        assert exchanges_statistics(sync_batch_norm(model(), world), world) is expected
+
+
+def test_a_worker_without_rows_takes_part_in_sync_batch_norm():
+    """The others wait for its statistics, in the forward and in the backward pass."""
+    calls = []
+
+    class Exchange(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            calls.append(len(x))
+            if x.requires_grad:
+                x.register_hook(lambda gradient: calls.append("backward"))
+            return x
+
+    replica = placed(model=lambda: nn.Sequential(nn.Linear(3, 4), Exchange(), nn.Linear(4, 1)))
+    empty = Batch((X[:0],), Y[:0], None, None, 0, 0.0, 0.0)
+    assert replica.gradients(empty).item() == 0.0
+    assert calls == []
+    replica._exchanges = True
+    assert replica.gradients(empty).item() == 0.0
+    assert calls == [0, "backward"]
+    assert all(not parameter.grad.any() for parameter in replica.parameters)
+    assert replica.output is None
+
+
+def test_a_model_that_needs_rows_is_named_with_sync_batch_norm():
+    class Flat(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.view(len(x), -1)
+
+    replica = placed(model=lambda: nn.Sequential(Flat(), nn.Linear(3, 1)))
+    replica._exchanges = True
+    with pytest.raises(InvalidInput, match=r"Its inputs were \[0, 3\] float32.*SyncBatchNorm.*flatten\(1\)"):
+        replica.gradients(Batch((X[:0],), Y[:0], None, None, 0, 0.0, 0.0))
