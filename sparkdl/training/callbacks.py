@@ -62,7 +62,7 @@ class CallbackContext:
         epochs: number of epochs that the user asked for.
         steps: steps per epoch.
         history: one row per finished epoch.
-        loss: mean loss of this worker in the current epoch; None before its first row.
+        local_mean: reads the mean loss of this worker in the current epoch; see ``loss``.
     """
 
     rank: int
@@ -74,8 +74,13 @@ class CallbackContext:
     epochs: int
     steps: int
     history: list[dict[str, Any]] = field(default_factory=list)
-    loss: float | None = None
+    local_mean: Callable[[], float | None] = field(default=lambda: None, repr=False)
     requests: Requests = field(default_factory=Requests, repr=False)
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of this worker in the current epoch; None before its first row. Reading it waits for a GPU."""
+        return self.local_mean()
 
     def stop(self, reason: str) -> None:
         """End training after the current epoch, on all workers; the report's ``stop_reason`` has the reason.

@@ -174,7 +174,7 @@ class TrainingMonitor:
             state, world = self.state, self.state.world
             run = CallbackContext(
                 *(world.rank, world.size, world.clock, state.replica.module, state.replica.optimizer, world.device),
-                *(state.training.epochs, state.rows.plan.steps, state.history, state.meter.local_mean()),
+                *(state.training.epochs, state.rows.plan.steps, state.history, state.meter.local_mean),
                 state.requests,
             )
             enter_phase("callbacks")
