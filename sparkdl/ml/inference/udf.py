@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
 from sparkdl.ml.inference.broadcast import BroadcastScorer, ModelBroadcast
+from sparkdl.ml.inference.own_stage import gpu_profile, with_scores
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.spark.columns import col, transport_cast
 
@@ -40,13 +41,19 @@ def with_outputs(
         InvalidInput: an input column is missing, or its type cannot become a tensor.
     """
     inputs = [transport_cast(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
-    if not hasattr(F, "arrow_udf"):
+    spark, returned = dataset.sparkSession, _spark_type(scorer)
+    profile = gpu_profile(spark, scorer.device)
+    arrow = profile is not None or hasattr(F, "arrow_udf")
+    if not arrow:
         kinds = [field.dataType for field in dataset.select(*inputs).schema]
         inputs += [_absent(column, kind) for column, kind in zip(inputs, kinds, strict=True)]
-    scoring, returned = make_udf(shipment.ship(scorer, dataset.sparkSession)), _spark_type(scorer)
-    scored, struct, fields = dataset.withColumn(_SCORED, scoring(*inputs)), col(_SCORED), returned.names
+    shipped, struct, fields = shipment.ship(scorer, spark), col(_SCORED), returned.names
+    if profile is None:
+        scored = dataset.withColumn(_SCORED, make_udf(shipped)(*inputs))
+    else:
+        scored = with_scores(dataset, inputs, shipped, (_SCORED, _plain(returned)), profile)
     columns = {name: struct if len(fields) == 1 else struct.getField(name) for name in fields}
-    if not hasattr(F, "arrow_udf"):
+    if not arrow:
         columns = {name: _numbers(column, returned[name].dataType) for name, column in columns.items()}
     vectors = [name for name in _VECTORS if name in columns and not _is_nested(returned[name].dataType)]
     columns |= {name: array_to_vector(columns[name]) for name in vectors}

@@ -65,6 +65,14 @@ class TaskResources:
             )
         return requested
 
+    @classmethod
+    def of_scoring(cls, spark: SparkSession, device: str) -> TaskResources:
+        """The requests of tasks that score: on GPUs one each, if executors have some that no task requests."""
+        master, requested = str(spark.sparkContext.master), float(setting(spark, TASK_GPUS) or 0)
+        if device != "cuda" or requested or not float(setting(spark, EXECUTOR_GPUS) or 0):
+            return cls()
+        return cls() if master.startswith("local") and not master.startswith("local-cluster") else cls(gpus=1.0)
+
     @property
     def is_default(self) -> bool:
         """Whether the tasks request nothing of their own."""

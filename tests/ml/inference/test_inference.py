@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 import torch
 from pyspark.errors import PythonException
+from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
@@ -28,6 +29,7 @@ from sparkdl.ml.inference.batch_size import BUDGET, batch_rows, batches
 from sparkdl.ml.inference.broadcast import ModelBroadcast
 from sparkdl.ml.inference.model_cache import CachedModel, ModelCache
 from sparkdl.ml.inference.outputs import Outputs
+from sparkdl.ml.inference.own_stage import with_scores
 from sparkdl.ml.inference.scorer import Scorer, score
 from sparkdl.ml.model import TorchModel
 from tests.fake_gpu import GPU, MAIN, install
@@ -398,6 +400,31 @@ def test_rows_are_copied_to_a_gpu_while_it_scores(monkeypatch):
     assert {entry[1:] for entry in gpu.kinds("to")} == {("side 1", True, False)}
     assert [entry[1:] for entry in gpu.kinds("wait")] == [(MAIN, "side 1")] * 3
     assert [entry[1] for entry in gpu.kinds("synchronize")] == [MAIN]  # once, for all results
+
+
+@pytest.mark.parametrize(("factory", "kind"), [(nets.column, "regressor"), (nets.scores, "classifier")])
+def test_scores_in_a_stage_of_its_own_are_those_of_the_udf(spark, monkeypatch, factory, kind):
+    """On GPUs whole rows travel through Python, of any types and names."""
+    model, rows = made(factory, kind), features().repartition(3)
+    rows = rows.select(
+        *("row", "x", functions.col("row").alias("twice"), (functions.col("row") * 2).alias("twice")),
+        array_to_vector("x").alias("vector"),
+        functions.create_map(functions.lit("k"), "row").alias("map"),
+        functions.lit(None).cast("timestamp").alias("null"),
+    )
+    expected = model.transform(rows)
+    monkeypatch.setattr("sparkdl.ml.inference.udf.gpu_profile", lambda spark, device: "one GPU a task")
+    local = lambda *args: with_scores(*args[:-1], None)  # noqa: E731 - a local master has no profiles
+    monkeypatch.setattr("sparkdl.ml.inference.udf.with_scores", local)
+    scored = model.transform(rows)
+    assert "MapInArrow" in plan(scored)
+    assert [(field.name, field.dataType, field.metadata) for field in scored.schema] == [
+        (field.name, field.dataType, field.metadata) for field in expected.schema
+    ]
+    for one, other in zip(sorted(scored.collect()), sorted(expected.collect()), strict=True):
+        assert one[:7] == other[:7]
+        for output, same in zip(one[7:], other[7:], strict=True):
+            np.testing.assert_allclose(output, same, rtol=1e-6)
 
 
 def test_a_model_without_a_gpu_names_the_cure(spark):

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark import TaskContext
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.data.shard import Shard
-from sparkdl.errors import ClusterUnavailable, InvalidInput, SparkdlError
+from sparkdl.errors import ClusterUnavailable, InvalidInput
+from sparkdl.io.weights import pack
+from sparkdl.ml.model import TorchModel
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
 from sparkdl.spark.slots.task_resources import TaskResources
+from tests.ml.nets import column
 from tests.sessions import session
 
 SCRIPT = """#!/bin/sh
@@ -30,7 +36,7 @@ def requested(world: World, shard: Shard | None) -> tuple[list[str] | None, int]
     return None if given is None else list(given.addresses), context.cpus()
 
 
-def message(error: type[SparkdlError], work: Any) -> str:
+def message(error: type[Exception], work: Any) -> str:
     with pytest.raises(error) as raised:
         work()
     return str(raised.value)
@@ -39,6 +45,12 @@ def message(error: type[SparkdlError], work: Any) -> str:
 def slots(spark: SparkSession, requests: TaskResources) -> list[int | None]:
     found = find_slots(spark, requests)
     return [found.now, found.ever]
+
+
+def scored(spark: SparkSession) -> None:
+    """Score on GPUs, while the ETL before it uses no GPU."""
+    model = TorchModel(factory=column, weights=pack(column()), kind="regressor")._set(inputCols=["x"], device="cuda")
+    model.transform(spark.range(8).select(F.array(*[F.col("id") * 1.0] * 3).alias("x"))).collect()
 
 
 def on_gpus(folder: str) -> dict[str, Any]:
@@ -68,6 +80,7 @@ def on_gpus(folder: str) -> dict[str, Any]:
                 SparkCluster(spark, 2, task_gpus=1, task_cpus=3).gang(requested),
                 SparkCluster(spark, 2).gang(requested),
             ],
+            "scoring": message(PythonException, lambda: scored(spark)),
             "no PyTorch": message(InvalidInput, lambda: SparkCluster(spark, 2, device="cuda").gang(requested)),
             "capacity": list(vars(SparkCluster(spark, 2, device="cuda").capacity()).values()),
             "too many workers": message(
@@ -87,7 +100,8 @@ def test_gangs_request_gpus_and_other_stages_do_not(driver, tmp_path):
     assert sorted(four) == [[["0"], 1], [["0"], 1], [["1"], 1], [["1"], 1]]
     assert [cpus for _, cpus in three_cores] == [3, 3]
     assert plain == [[None, 1], [None, 1]]
-    assert "the cluster assigned the GPU '0', and the worker sees 0 GPUs" in found["no PyTorch"]
+    for refused in ("no PyTorch", "scoring"):  # in a task with a GPU of the fake script
+        assert re.search("the cluster assigned the GPU '[01]', and the worker sees 0 GPUs", found[refused])
     assert found["capacity"] == [4, 4]
     assert "the configuration allows 4" in found["too many workers"]
     assert "taskGpus = 1. Lower numWorkers or add cores and GPUs." in found["too many workers"]
