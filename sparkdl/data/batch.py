@@ -144,6 +144,15 @@ class Batch:
     micro_fraction: float = 1.0
     total: int = 0
 
+    def to(self, device: torch.device) -> Batch:
+        """The batch as it arrives on a device; ``denominators`` stay on the CPU."""
+        return replace(
+            self,
+            inputs=tuple(arrive(rows, device) for rows in self.inputs),
+            target=None if self.target is None else arrive(self.target, device),
+            weights=None if self.weights is None else arrive(self.weights, device),
+        )
+
     def split(self, pieces: int) -> Iterator[Batch]:
         """Split the rows into ``pieces`` batches of nearly equal size, for gradient accumulation.
 

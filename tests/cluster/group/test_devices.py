@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from sparkdl.cluster.group.devices import Gpus, choose, find_gpus, scoring_device
+from sparkdl.cluster.group.devices import Gpus, choose, find_gpus, task_device
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
 from sparkdl.errors import InvalidInput
 
@@ -130,14 +130,14 @@ def test_processes_that_count_different_gpus_from_0_do_not_share_them():
 
 
 def test_a_process_scores_on_one_gpu(fake, monkeypatch):
-    assert scoring_device("cpu") == torch.device("cpu")
-    assert scoring_device("cuda", ["3"]) == torch.device("cuda", 3)
-    assert scoring_device("cuda:2") == torch.device("cuda", 2)
-    assert scoring_device("cuda") == scoring_device("cuda")
+    assert task_device("cpu") == torch.device("cpu")
+    assert task_device("cuda", ["3"]) == torch.device("cuda", 3)
+    assert task_device("cuda:2") == torch.device("cuda", 2)
+    assert task_device("cuda") == task_device("cuda")
     monkeypatch.setattr(os, "getpid", lambda: 4 * 100 + 1)
-    assert scoring_device("cuda") == torch.device("cuda", 1)
+    assert task_device("cuda") == torch.device("cuda", 1)
     with pytest.raises(InvalidInput, match="device is 'cuda:4', and PyTorch sees 4 GPUs in this process"):
-        scoring_device("cuda:4")
+        task_device("cuda:4")
 
 
 def test_a_worker_without_a_gpu_raises_on_every_worker():

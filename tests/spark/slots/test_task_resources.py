@@ -95,7 +95,7 @@ def test_gangs_request_gpus_and_other_stages_do_not(driver, tmp_path):
 
 
 def test_requests_without_effect_make_no_profile(spark):
-    assert TaskResources.of_gang(spark, "cuda", cpus=1, gpus=None).profile(spark) is None
+    assert TaskResources.of_training(spark, "cuda", cpus=1, gpus=None).profile(spark) is None
     assert find_slots(spark, TaskResources(cpus=1)) == find_slots(spark)
     with pytest.raises(InvalidInput, match=r"taskGpus is 1.5; expected a whole number, or a fraction below 1"):
         TaskResources(gpus=1.5)
@@ -107,4 +107,4 @@ def test_requests_without_effect_make_no_profile(spark):
 def test_local_mode_has_no_profiles(spark, monkeypatch):
     monkeypatch.setattr(spark.sparkContext, "master", "local[4]")
     with pytest.raises(InvalidInput, match=r"the master is 'local\[4\]', which has no resource profiles"):
-        TaskResources.of_gang(spark, "cpu", cpus=2, gpus=None)
+        TaskResources.of_training(spark, "cpu", cpus=2, gpus=None)
