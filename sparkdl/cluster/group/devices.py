@@ -179,7 +179,8 @@ def computing_on(device: torch.device) -> Iterator[None]:
 def free_memory(device: torch.device) -> None:
     """Return a GPU's unused memory after a task, since its process lives on and other processes may need it."""
     if device.type == "cuda":
-        gc.collect()  # reference cycles would keep a model
+        if torch.cuda.memory_allocated(device):
+            gc.collect()  # of a model in a reference cycle; a full collection takes as long as a short task
         torch.cuda.empty_cache()
 
 
