@@ -41,17 +41,21 @@ def slots(spark: SparkSession, requests: TaskResources) -> list[int | None]:
     return [found.now, found.ever]
 
 
-def on_gpus(folder: str) -> dict[str, Any]:
-    """A driver of two executors, each with four cores and two GPUs, whose ETL takes none of them."""
+def announced(folder: str) -> dict[str, str]:
+    """Settings under which each executor has the GPUs that a script announces."""
     script = Path(folder, "find_gpus.sh")
     script.write_text(SCRIPT)
     script.chmod(0o755)
-    gpus = {
+    return {
         f"{part}__resource__gpu__{key}": value
         for part in ("worker", "executor")
         for key, value in (("amount", "2"), ("discoveryScript", str(script)))
     }
-    with session(folder, "local-cluster[2,4,1024]", **gpus) as spark:
+
+
+def on_gpus(folder: str) -> dict[str, Any]:
+    """A driver of two executors, each with four cores and two GPUs, whose ETL takes none of them."""
+    with session(folder, "local-cluster[2,4,1024]", **announced(folder)) as spark:
         wait_for_slots(spark, 8, timeout=100, report=lambda what, seconds: None)
         manager = spark.sparkContext._jsc.sc().resourceProfileManager()
         before, one = slots(spark, TaskResources()), TaskResources(gpus=1.0)
