@@ -247,7 +247,8 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     )
     numWorkers: Param[int | None] = param(
         "workers of a gang, or shards of rounds; one task each. With None a gang takes all slots, at most one for each "
-        "batchSize rows; rounds have spark.default.parallelism shards, and an ensemble's member has one worker",
+        "batchSize rows; rounds have spark.default.parallelism shards, on GPUs one for each slot, and an ensemble's "
+        "member has one worker",
         at_least(1),
         None,
         ~(Scope.RUN | Scope.PIPELINE),
