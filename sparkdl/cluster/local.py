@@ -41,7 +41,7 @@ class LocalCluster(TableCluster):
 
     Args:
         size: workers of a gang.
-        device: ``"cpu"``, or ``"cuda"`` for one GPU per worker.
+        device: ``"cpu"``, or ``"cuda"`` for one GPU per worker, which tasks of rounds use too.
         backend: ``"nccl"``, ``"gloo"``, or ``"auto"`` for NCCL on GPUs and gloo on CPUs. With gloo, workers may share
             GPUs.
         threads: torch's threads in each worker; None divides this machine's cores among the gang's workers.
@@ -119,8 +119,14 @@ class LocalCluster(TableCluster):
     def _jobs(self, data: ShardedData, listener: Listener | None) -> Iterator[TaskRunner]:
         with Channel(listener or (lambda event: None)) as channel:
             reporting = Reporting(channel.endpoint if listener else None, level=self._level)
-            processes, threads = partial(self._processes, self.size), self._threads_of(self.size)
-            with process_jobs(processes, data, threads=threads, reporting=reporting, listener=listener) as jobs:
+            with process_jobs(
+                partial(self._processes, self.size),
+                data,
+                threads=self._threads_of(self.size),
+                device=self._device,
+                reporting=reporting,
+                listener=listener,
+            ) as jobs:
                 yield jobs
 
     def _threads_of(self, size: int) -> int:

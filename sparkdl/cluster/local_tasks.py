@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparkdl.cluster.group.devices import task_device
 from sparkdl.cluster.tasks import (
     MapReduce,
     TaskResult,
@@ -100,16 +101,21 @@ def process_jobs(
     data: ShardedData,
     *,
     threads: int,
+    device: str,
     reporting: Reporting,
     listener: Callable[[Event], None] | None,
 ) -> Iterator[ProcessTaskRunner]:
-    """Write shards to disk for rounds in processes, each with ``threads`` of torch's threads."""
+    """Write shards to disk for rounds in processes, each with ``threads`` of torch's threads.
+
+    If ``device`` is ``"cuda"``, the processes take turns among the GPUs by their ranks.
+    """
     shards = data.shards()
     # Empty shards were sealed with the layout of the others, so any shard has it.
     values = {name: rows if isinstance(rows, Tensor) else rows.values for name, rows in shards[0].tensors.items()}
     layout = {name: (str(rows.dtype).removeprefix("torch."), tuple(rows.shape[1:])) for name, rows in values.items()}
     with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
-        task = _Task(folder, shards[0].columns, tuple(shard.rows for shard in shards), layout, threads, reporting)
+        rows = tuple(shard.rows for shard in shards)
+        task = _Task(folder, shards[0].columns, rows, layout, threads, device, reporting)
         for shard in shards:
             task.store.write(shard.index, pack(shard))
         yield ProcessTaskRunner(processes, task, data, listener)
@@ -139,7 +145,7 @@ class ProcessTaskRunner:
             task.store.write(len(self.shard_rows), pack(self._data.as_one_shard()))
         yield from self._mapped(partial(task.map_index, all_rows=all_rows), indices, "task {}")
 
-    def _mapped(self, call: Callable[[int], bytes], indices: Sequence[int], name: str) -> list[TaskResult]:
+    def _mapped(self, call: Callable[[int, int], bytes], indices: Sequence[int], name: str) -> list[TaskResult]:
         """Results of the calls; raises WorkerLost once a call was lost too often, and starts no further one."""
         results, tries = dict[int, TaskResult](), Counter[int]()
         while remaining := [index for index in indices if index not in results]:
@@ -162,6 +168,7 @@ class _Task:
     shard_rows: tuple[int, ...]
     layout: dict[str, Layout]
     threads: int
+    device: str
     reporting: Reporting
     work: bytes = b""
 
@@ -169,15 +176,23 @@ class _Task:
     def store(self) -> ShardStore:
         return ShardStore(Path(self.folder) / "shards")
 
-    def map(self, index: int) -> bytes:
-        """Map a shard; as bytes, since a multiprocessing connection would share the tensors' memory."""
-        state = unpack_state((Path(self.folder) / "state").read_bytes())
-        return mapped(self.work, state, self._open(index), reporting=self.reporting).packed()
+    def map(self, index: int, rank: int) -> bytes:
+        """Map a shard in the process of a rank.
 
-    def map_index(self, index: int, *, all_rows: bool) -> bytes:
+        The result is bytes, since a multiprocessing connection would share the tensors' memory.
+        """
+        state = unpack_state((Path(self.folder) / "state").read_bytes())
+        return self._result(state, self._open(index), index, rank)
+
+    def map_index(self, index: int, rank: int, *, all_rows: bool) -> bytes:
         shard = self._open(len(self.shard_rows) if all_rows else index)
         shard = replace(shard, index=0, count=1, shard_rows=(shard.rows,)) if all_rows else shard
-        return mapped(self.work, index, shard, index=index, reporting=self.reporting).packed()
+        return self._result(index, shard, index, rank)
+
+    def _result(self, state: Any, shard: Shard, index: int, rank: int) -> bytes:
+        choose = partial(task_device, self.device, turn=rank)
+        result = mapped(self.work, state, shard, index=index, reporting=self.reporting, choose_device=choose)
+        return result.packed()
 
     def _open(self, index: int) -> Shard:
         torch.set_num_threads(self.threads)  # a gang's worker sets its own
@@ -185,7 +200,10 @@ class _Task:
 
 
 def _work_off(
-    processes: list[WorkerProcess], call: Callable[[int], bytes], indices: Sequence[int], results: dict[int, TaskResult]
+    processes: list[WorkerProcess],
+    call: Callable[[int, int], bytes],
+    indices: Sequence[int],
+    results: dict[int, TaskResult],
 ) -> dict[int, str]:
     """Add the results of the calls; returns why calls were lost."""
     waiting, busy, idle = [*reversed(indices)], dict[WorkerProcess, int](), [*processes]
@@ -194,7 +212,7 @@ def _work_off(
         while waiting and idle:
             process = idle.pop(0)
             busy[process] = waiting.pop()
-            process.start(ship(partial(call, busy[process])))
+            process.start(ship(partial(call, busy[process], process.rank)))
         for process in wait_for([*busy]):
             index = busy.pop(process)
             try:

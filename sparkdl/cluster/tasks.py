@@ -17,8 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import cloudpickle
+import torch
 from torch import Tensor
 
+from sparkdl.cluster.group.devices import computing_on, free_memory
 from sparkdl.data.shard import Shard
 from sparkdl.errors import Cause, ErrorContext, InvalidInput, SparkdlError, cause_of, error_of
 from sparkdl.io.pickling import unship
@@ -31,7 +33,11 @@ Tensors = dict[str, Tensor]
 
 
 class MapReduce(Protocol):
-    """The work of a round; pickled for the executors."""
+    """The work of a round; pickled for the executors.
+
+    A dataclass with a field ``device``, a ``torch.device``, gets the task's device in it. Other works compute where
+    they choose. Tensors that ``map`` returns are on the CPU.
+    """
 
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Map a shard to tensors, which are reduced, and a note; must depend on its arguments only."""
@@ -158,6 +164,7 @@ def mapped(
     index: int | None = None,
     reporting: Reporting | None = None,
     attempt: int = 0,
+    choose_device: Callable[[], torch.device] | None = None,
 ) -> TaskResult:
     """Map a shard; exceptions of the work are returned, since the cluster would retry them in vain.
 
@@ -168,21 +175,31 @@ def mapped(
         index: the result's index; None for the shard's.
         reporting: where the task reports its events; None for nowhere.
         attempt: number of earlier tries.
+        choose_device: chooses the task's device, and raises InvalidInput without one; None for the CPU.
 
     Raises:
         OSError: a disk or a network failed; a retry may succeed.
     """
     index = shard.index if index is None else index
-    counts = EventCounts()
+    counts, device = EventCounts(), torch.device("cpu")
     try:
-        task = unship(work)
-        with (reporting or Reporting()).task(type(task).__name__.lower(), index, attempt) as counts:
+        device = device if choose_device is None else choose_device()
+        task = _placed(unship(work), device)
+        reports = (reporting or Reporting()).task(type(task).__name__.lower(), index, attempt)
+        with reports as counts, computing_on(device):
             tensors, note = task.map(state, shard)
         return TaskResult(index, tensors, note, host=socket.gethostname(), counts=counts)
     except OSError:
         raise
     except Exception as error:
         return replace(TaskResult.of_error(index, error), counts=counts)
+    finally:
+        free_memory(device)
+
+
+def _placed(work: Any, device: torch.device) -> Any:
+    """The work with the task's device, if it has a field for it."""
+    return replace(work, device=device) if "device" in getattr(work, "__dataclass_fields__", ()) else work
 
 
 def emit(results: Iterable[TaskResult], listener: Callable[[Event], None] | None) -> None:

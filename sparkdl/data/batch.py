@@ -163,6 +163,15 @@ class Batch:
         yield from storage(self.inputs)
         yield from (tensor for tensor in (self.target, self.weights) if tensor is not None)
 
+    def to(self, device: torch.device) -> Batch:
+        """The batch as it arrives on a device; ``denominators`` stay on the CPU."""
+        return replace(
+            self,
+            inputs=tuple(arrive(rows, device) for rows in self.inputs),
+            target=None if self.target is None else arrive(self.target, device),
+            weights=None if self.weights is None else arrive(self.weights, device),
+        )
+
     def split(self, pieces: int) -> Iterator[Batch]:
         """Split the rows into ``pieces`` batches of nearly equal size, for gradient accumulation.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -93,13 +93,7 @@ class Batcher:
         chunks = self._chunks(epoch, start, torch.device("cpu"))
         batches = itertools.chain.from_iterable(self._cut(chunk, totals) for chunk in chunks)
         for step, stored in enumerate(batches, start):
-            batch = transforms(stored, generator(self.plan.seed, epoch, step, self.shard.index))
-            yield replace(
-                batch,
-                inputs=tuple(arrive(rows, device) for rows in batch.inputs),
-                target=None if batch.target is None else arrive(batch.target, device),
-                weights=None if batch.weights is None else arrive(batch.weights, device),
-            )
+            yield transforms(stored, generator(self.plan.seed, epoch, step, self.shard.index)).to(device)
 
     def _chunks(
         self, epoch: int, start: int, device: torch.device, cache: DeviceCache | None = None

@@ -116,10 +116,12 @@ def _lacks_workers(part: Params) -> bool:
 
 
 def trains_in_task(base: Estimator[Any]) -> bool:
-    """Whether a base trains in a Spark task by itself: a PyTorch one of one worker, on a CPU, without rounds."""
+    """Whether a base trains in a Spark task by itself: a PyTorch one of one worker, without rounds."""
     return (
-        isinstance(base, TrainingParams)
-        and not is_algorithm(base.getStrategy())
-        and base.getNumWorkers() in (None, 1)
-        and base.getDevice() == "cpu"
+        isinstance(base, TrainingParams) and not is_algorithm(base.getStrategy()) and base.getNumWorkers() in (None, 1)
     )
+
+
+def task_settings(base: TrainingParams) -> tuple[str, int | None, float | None]:
+    """The device of a base's tasks, and the cores and GPUs that each requests; the tasks of a job share them."""
+    return base.getDevice(), base.getTaskCpus(), base.getTaskGpus()

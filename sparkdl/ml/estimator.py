@@ -38,7 +38,7 @@ from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame
 from sparkdl.spark.slots.capacity import check_setting
 from sparkdl.spark.slots.task_resources import TaskResources
-from sparkdl.spark.slots.worker_count import await_slots, choose_workers
+from sparkdl.spark.slots.worker_count import choose_shards, choose_workers
 from sparkdl.spark.warm_up import warm_up
 from sparkdl.telemetry.bottlenecks import with_startup
 from sparkdl.training.labels import Classes
@@ -109,12 +109,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         Raises:
             InvalidInput: a Param is missing or has an invalid value.
         """
-        derived, strategy, device = self.derived_columns(), self.getStrategy(), self.getDevice()
-        if is_algorithm(strategy) and device != "cpu":
-            raise InvalidInput(
-                f"device is {device!r}, but the tasks of {type(strategy).__name__} run on CPUs; expected 'cpu', or a "
-                "strategy of a gang, such as AllReduce()."
-            )
+        derived, strategy = self.derived_columns(), self.getStrategy()
         check_label_type(self, self._kind, dataset)
         training, run = self.training(), Run(self.run_directory(dataset, derived.columns))
         rows = derived.read(dataset)
@@ -140,14 +135,13 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         if not getattr(fit.algorithm, "shuffle", True):
             return None
         warm_up(spark)
+        device = self.getDevice()
+        requests = TaskResources.of_training(spark, device, cpus=self.getTaskCpus(), gpus=self.getTaskGpus())
         if fit.algorithm is not None:
-            await_slots(spark, TaskResources())  # Spark's default follows the registered cores
-            chosen = previous or int(spark.sparkContext.defaultParallelism)
+            chosen = previous or choose_shards(spark, requests, device=device)
         else:
             check_setting(spark, allow_unencrypted=self.getAllowUnencrypted())
-            least, device = self.getMinWorkers(), self.getDevice()
-            requests = TaskResources.of_gang(spark, device, cpus=self.getTaskCpus(), gpus=self.getTaskGpus())
-            batch = self.getBatchSize()
+            least, batch = self.getMinWorkers(), self.getBatchSize()
             chosen = choose_workers(fit.data, batch, requests, device=device, least=least, previous=previous)
         logger.info("numWorkers is None; %s takes %d.", type(self).__name__, chosen)
         return chosen

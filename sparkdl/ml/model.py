@@ -11,7 +11,7 @@ from pyspark.ml import Model
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
-from sparkdl.cluster.group.devices import scoring_device
+from sparkdl.cluster.group.devices import task_device
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.evaluation import (
@@ -158,7 +158,7 @@ class TorchModel(OutputParams, Saveable, Model):
             InvalidInput: a column is missing or cannot become a tensor, or the model's output has the wrong shape.
         """
         if self._loaded is None or self._loaded.device.type != self.getDevice():
-            device = scoring_device(self.getDevice(), assigned_gpus(TaskContext.get()))  # also in a user's own UDF
+            device = task_device(self.getDevice(), assigned_gpus(TaskContext.get()))  # also in a user's own UDF
             self._loaded = CachedModel.on(device, self.module(), self._trained.precision)
         return self.predictor(self._loaded).predict(data)
 

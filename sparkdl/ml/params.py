@@ -129,13 +129,14 @@ class RunParams(ConstructedParams):
         _RESTARTS,
     )
     taskCpus: Param[int | None] = param(
-        "cores of each worker's task in a gang; None for spark.task.cpus", at_least(1), None, _RESTARTS
+        "cores of each task that trains; None for spark.task.cpus", at_least(1), None, _HOW
     )
     taskGpus: Param[float | None] = param(
-        "GPUs of each worker's task in a gang; with device='cuda' None is 1, if the executors have GPUs",
+        "GPUs of each task that trains, below 1 if tasks share one; with device='cuda' None is 1, if the executors "
+        "have GPUs",
         positive("a number above 0, or None"),
         None,
-        _RESTARTS,
+        _HOW,
     )
     resourceTimeout: Param[float] = param("seconds to wait for task slots", at_least(0, to_float), 120.0, _RESTARTS)
     allowUnencrypted: Param[bool] = param(
@@ -246,7 +247,8 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     )
     numWorkers: Param[int | None] = param(
         "workers of a gang, or shards of rounds; one task each. With None a gang takes all slots, at most one for each "
-        "batchSize rows; rounds have spark.default.parallelism shards, and an ensemble's member has one worker",
+        "batchSize rows; rounds have spark.default.parallelism shards, on GPUs one for each slot, and an ensemble's "
+        "member has one worker",
         at_least(1),
         None,
         ~(Scope.RUN | Scope.PIPELINE),

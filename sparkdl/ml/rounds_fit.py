@@ -76,8 +76,10 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
 
 def _check(fit: FitSpec, algorithm: Algorithm) -> None:
     name, training = type(algorithm).__name__, fit.training
-    if (precision := fit.training.objective.precision) in ("bf16", "fp16"):
-        raise InvalidInput(f"precision is {precision!r}; expected 'fp32' or 'fp64' with {name}.")
+    precision, steps = training.objective.precision, algorithm.uses_optimizer
+    if precision not in (valid := ("fp32", "bf16", "fp64") if steps else ("fp32", "fp64")):
+        reason = "" if steps else ", whose tasks take no optimizer steps"
+        raise InvalidInput(f"precision is {precision!r}; expected {' or '.join(map(repr, valid))} with {name}{reason}.")
     compared = training.keeps_best(validated=False) or training.patience is not None
     unknown = training.objective.monitor is None and fit.columns.validation is None
     if compared and unknown and not getattr(algorithm, "reports_loss", True):

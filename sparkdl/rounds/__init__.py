@@ -50,7 +50,7 @@ class Algorithm(Protocol):
         """Return a shard's update and its next local state.
 
         The result must depend on the arguments alone, so that repeated tasks are bit-identical. ``map`` must not change
-        its arguments.
+        its arguments. It computes on ``objective.device``, which may be a GPU; the update's tensors are on the CPU.
         """
 
     def reduce(self, one: Update, other: Update) -> Update:

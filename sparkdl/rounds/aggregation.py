@@ -41,5 +41,5 @@ def positive(mass: Tensor) -> float:
 
 
 def scalars(**values: Tensor | float) -> Update:
-    """Numbers as float64 scalar tensors."""
-    return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}
+    """Numbers as float64 scalar tensors on the CPU."""
+    return {name: torch.as_tensor(value, dtype=torch.float64, device="cpu") for name, value in values.items()}

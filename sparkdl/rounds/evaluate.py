@@ -11,7 +11,7 @@ there are none, it evaluates metrics on the training rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,8 +45,8 @@ def as_only_shard(shard: Shard, criterion: Criterion) -> Shard:
     return replace(shard, index=0, count=1, shard_rows=(shard.rows,)).with_denominators(criterion.denominators)
 
 
-def batches(shard: Shard, size: int | None = None) -> Iterator[Batch]:
-    """Batches of a single shard in row-id order; batches of weight 0 are skipped.
+def batches(shard: Shard, size: int | None = None, device: torch.device = _CPU) -> Iterator[Batch]:
+    """Batches of a single shard in row-id order, on a device; batches of weight 0 are skipped.
 
     A batch has ``size`` rows, by default at most ``ROWS``, fewer if rows are wide. Contiguous rows are not copied, and
     no thread reads ahead: a linear model takes less time than the copy.
@@ -62,15 +62,20 @@ def batches(shard: Shard, size: int | None = None) -> Iterator[Batch]:
         if shard.transforms:
             batch = shard.transforms(batch, generator(first))
         if batch.weight:
-            yield batch
+            yield batch.to(device)
 
 
-def summed_losses(objective: Objective, module: nn.Module, shard: Shard) -> Iterator[tuple[Tensor, float]]:
-    """The summed loss and the mass of each batch of a single shard, in evaluation mode, for backward passes."""
+def summed_losses(
+    objective: Objective, module: nn.Module, shard: Shard, rows: Iterable[Batch] | None = None
+) -> Iterator[tuple[Tensor, float]]:
+    """The summed loss and the mass of each batch of a single shard, in evaluation mode, for backward passes.
+
+    ``rows`` are the shard's batches; by default they are read on the objective's device.
+    """
     criterion = objective.criterion()
     module.eval()
     enter_phase("feed")
-    for batch in batches(shard):
+    for batch in batches(shard, device=objective.device) if rows is None else rows:
         enter_phase("forward")
         loss = trained(criterion(forward(module, batch.inputs), batch)) * batch.weight
         enter_phase("backward")
@@ -80,16 +85,17 @@ def summed_losses(objective: Objective, module: nn.Module, shard: Shard) -> Iter
 
 
 def evaluate(objective: Objective, module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:
-    """``F_k`` and ``M_k`` of a shard, float64 scalars; the gradient of ``F_k`` is added to the parameters' ``grad``.
+    """``F_k`` and ``M_k`` of a shard, float64 scalars on the CPU.
 
-    It leaves the module in evaluation mode.
+    It adds the gradient of ``F_k`` to the parameters' ``grad``, and leaves the module in evaluation mode.
     """
-    total, mass = torch.zeros(2, dtype=torch.float64)
+    mass = torch.zeros((), dtype=torch.float64)
+    total = mass.to(objective.device, copy=True)
     for loss, weight in summed_losses(objective, module, as_only_shard(shard, objective.criterion())):
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach().double()
         mass += weight
-    return total, mass
+    return total.cpu(), mass
 
 
 @dataclass(frozen=True)
@@ -99,17 +105,19 @@ class Validation:
     objective: Objective
     transforms: Transforms | None = None
     validation: bool = True  # whether to evaluate the validation rows; else the training rows
+    device: torch.device = _CPU
 
     reduce = staticmethod(add)
 
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Evaluate ``state["weights"]`` on a shard."""
-        criterion, metrics = self.objective.criterion(), open_metrics(self.objective.metrics, _CPU)
-        meter = MetricAccumulator(_CPU, metrics)
+        objective = replace(self.objective, device=self.device)
+        criterion, metrics = objective.criterion(), open_metrics(objective.metrics, self.device)
+        meter = MetricAccumulator(self.device, metrics)
         if shard.columns.validation is not None:
             shard = shard.subset(shard.split()[int(self.validation)], shard.shard_rows)
         shard = replace(as_only_shard(shard, criterion), transforms=self.transforms)
-        observe(module_of(self.objective, state["weights"]), criterion, batches(shard), meter)
+        observe(module_of(objective, state["weights"]), criterion, batches(shard, device=self.device), meter)
         return scalars(**meter.state_dict()), local_states(metrics)
 
     def measure(self, jobs: TaskRunner, weights: Weights, number: int) -> dict[str, Any]:

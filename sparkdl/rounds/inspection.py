@@ -14,6 +14,7 @@ from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only_shard
+from sparkdl.rounds.parameters import forked
 from sparkdl.training.dataloader import check_split
 from sparkdl.training.labels import Classes, are_valid, check_bounds, label_bounds
 from sparkdl.training.objective import Objective, OutputKind, trained
@@ -40,6 +41,7 @@ class InspectShard:
     transforms: Transforms | None = None
     kind: OutputKind | None = None
     steps: bool = False  # whether training takes steps in training mode; else it evaluates the loss, as L-BFGS does
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
 
     reduce = staticmethod(add)
 
@@ -58,14 +60,14 @@ class InspectShard:
     def _try_model(self, shard: Shard, *, labelled: bool) -> dict[str, Any]:
         if not shard.rows:
             return {"inputs": None, "output": None}
-        batch = trial_batch(shard, self.transforms)
-        with torch.random.fork_rng(devices=[]):
-            output, summary = try_model(self.objective.build(), batch, self.kind)
+        batch = trial_batch(shard, self.transforms).to(self.device)
+        with forked(self.device):
+            output, summary = try_model(self.objective.build(self.device), batch, self.kind)
             # Without weight there is no mean, and steps call the loss in training mode.
             if labelled and batch.weight and not self.steps:
-                trained(self.objective.criterion()(output, batch))
+                trained(self.objective.criterion(self.device)(output, batch))
             if labelled and (shard.columns.validation is not None or self.objective.metrics):
-                try_evaluation(output, batch, self.objective, torch.device("cpu"))
+                try_evaluation(output, batch, self.objective, self.device)
         return summary
 
 

@@ -19,9 +19,12 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from sparkdl.data.batch import Batch
+from sparkdl.data.batching import row_bytes
+from sparkdl.data.device_cache import fits
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.evaluate import summed_losses
+from sparkdl.rounds.evaluate import batches, summed_losses
 from sparkdl.rounds.hyperparameters import check, check_at_least, check_integers
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import pieces, trainable
@@ -46,7 +49,10 @@ class Expansion:
 
 @dataclass(frozen=True)
 class Problem:
-    """A shard's local problem; ``module`` holds the start, and finally the solution."""
+    """A shard's local problem; ``module`` holds the start, and finally the solution.
+
+    All vectors are on the objective's device.
+    """
 
     objective: Objective
     module: nn.Module
@@ -76,7 +82,7 @@ class Problem:
         """Expand the problem around ``x``; the expansion keeps the graphs of all rows in memory."""
         self.set(x)
         total, gradient, graphs = 0.0, torch.zeros_like(x), list[Sequence[Tensor]]()
-        for loss, _ in summed_losses(self.objective, self.module, self.shard):
+        for loss, _ in summed_losses(self.objective, self.module, self.shard, self._held):
             gradients = torch.autograd.grad(
                 loss, self.parameters, create_graph=True, allow_unused=True, materialize_grads=True
             )
@@ -93,6 +99,14 @@ class Problem:
             return curved
 
         return Expansion(x, value, gradient / self.mass + self.rho * delta, product)
+
+    @cached_property
+    def _held(self) -> list[Batch] | None:
+        """The shard's batches on a GPU if they fit there beside the graphs, since every expansion reads them."""
+        device = self.objective.device
+        if not fits(row_bytes(self.shard) * self.shard.rows, device, "auto"):
+            return None
+        return [*batches(self.shard, device=device)]
 
     def begin(self, x: Tensor) -> Expansion:
         """Expand around a solver's start; raises InvalidInput if the loss or its gradient is not finite there."""

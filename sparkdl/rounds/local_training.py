@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.data.batching import Batcher
+from sparkdl.data.device_cache import DeviceCache
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.parameters import pieces, seeded, trainable
 from sparkdl.telemetry.step_timer import end_step, enter_phase
+from sparkdl.training.layouts.arithmetic import autocast
 from sparkdl.training.objective import Objective, forward, trained
 
 Pull = Callable[[Sequence[nn.Parameter]], None]
@@ -35,23 +37,25 @@ class Local:
     def train(self, objective: Objective, module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:
         """Train the module in place on a single shard (``as_only_shard``); raises InvalidInput if a loss is not finite.
 
-        Returns the sum of the last epoch's losses, each before its step, and their mass; float64 scalars.
+        Returns the sum of the last epoch's losses, each before its step, and their mass; float64 scalars on the CPU.
         """
         criterion, seed = objective.criterion(), generator(*self.key, self.round).initial_seed()
-        named = trainable(module)
+        named, device = trainable(module), objective.device
         parameters, optimizer = list(named.values()), self._optimizer(objective, named)
         total = mass = torch.zeros((), dtype=torch.float64)
-        plan = Plan((shard.rows,), self.batch_size, seed)
+        batcher = self._batcher(shard, device, seed)
+        half = autocast(objective.precision, device)
         module.train()
-        with seeded(seed):
+        with seeded(seed, device):
             for epoch in range(self.epochs):
-                total, mass = torch.zeros(2, dtype=torch.float64)
+                total, mass = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), dtype=torch.float64)
                 enter_phase("feed")
-                for batch in Batcher(shard, plan).batches(epoch):
+                for batch in batcher.batches(epoch):
                     if not batch.weight:
                         continue
                     enter_phase("forward")
-                    loss = trained(criterion(forward(module, batch.inputs), batch))
+                    with half:
+                        loss = trained(criterion(forward(module, batch.inputs), batch))
                     optimizer.zero_grad()
                     enter_phase("backward")
                     loss.backward()  # type: ignore[no-untyped-call]
@@ -67,7 +71,14 @@ class Local:
                     enter_phase("feed")
         if not bool(torch.isfinite(total)):
             raise InvalidInput("the loss is not finite; lower the learning rate, or set maxGradNorm.")
-        return total, mass
+        return total.cpu(), mass
+
+    def _batcher(self, shard: Shard, device: torch.device, seed: int) -> Batcher:
+        """Batches on a device; a GPU holds the rows if several epochs read most of those that are stored."""
+        stored = len(next(iter(shard.tensors.values())))
+        again = self.epochs > 1 and 2 * shard.rows >= stored and not shard.transforms
+        cache = DeviceCache.of(shard, device) if again else None
+        return Batcher(shard, Plan((shard.rows,), self.batch_size, seed), device, cache=cache)
 
     def _optimizer(self, objective: Objective, named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
         optimizer = objective.open_optimizer(named.items())
@@ -83,7 +94,10 @@ class Local:
 
 
 def toward(v: Tensor, strength: float) -> Pull:
-    """A ``Pull`` that adds the gradient of ``strength/2 ||x - v||^2``; ``v`` is flat, ``[n]``."""
+    """A ``Pull`` that adds the gradient of ``strength/2 ||x - v||^2``.
+
+    ``v`` is flat, ``[n]``, on the parameters' device.
+    """
 
     def pull(parameters: Sequence[nn.Parameter]) -> None:
         for parameter, piece in zip(parameters, pieces(v, parameters), strict=True):

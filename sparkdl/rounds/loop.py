@@ -20,6 +20,7 @@ import torch
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.cluster.tasks import TaskRunner, Tensors
+from sparkdl.data.columns import listed
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
@@ -46,6 +47,7 @@ class Round:
     rows: tuple[int, ...]  # training rows of each shard
     transforms: Transforms | None = None
     memories: LocalState | None = None  # None without a shared directory
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
 
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Map a shard; the note is the name of its local state."""
@@ -54,7 +56,13 @@ class Round:
         shard = replace(shard, transforms=self.transforms)
         name = state["memories"][shard.index] if state["memories"] else None  # a shard without rows may have none
         memory = None if name is None else self._memories().read(name)
-        update, memory = self.algorithm.map(self.objective, state["state"], shard, memory)
+        objective = replace(self.objective, device=self.device)
+        update, memory = self.algorithm.map(objective, state["state"], shard, memory)
+        if away := sorted(key for key, tensor in update.items() if tensor.device.type != "cpu"):
+            raise InvalidInput(
+                f"{type(self.algorithm).__name__}.map returned {listed(away)} on {update[away[0]].device}; expected "
+                "tensors on the CPU, as weights_of, gradient_of and scalars return them, or after tensor.cpu()."
+            )
         for key, tensor in update.items():
             if not bool(torch.isfinite(tensor).all()):
                 raise InvalidInput(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -21,23 +21,35 @@ def start(objective: Objective, seed: int) -> tuple[Weights, list[str]]:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's CPU generator for the block, and restore its state afterwards."""
-    with torch.random.fork_rng(devices=[]):
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed torch's CPU generator for the block, and a GPU's; restore their states afterwards."""
+    with forked(device):
         # torch.manual_seed would take milliseconds to seed all devices, and their states would not be restored.
         torch.default_generator.manual_seed(seed)
+        if device is not None and device.type == "cuda":
+            torch.cuda.default_generators[device.index].manual_seed(seed)
         yield
 
 
+def forked(device: torch.device | None = None) -> AbstractContextManager[None]:
+    """Restore the states of torch's CPU generator, and of a GPU's, after the block."""
+    forks: AbstractContextManager[None] = torch.random.fork_rng(
+        devices=[device] if device is not None and device.type == "cuda" else []
+    )
+    return forks
+
+
 def weights_of(module: nn.Module) -> Weights:
-    """A copy of the module's ``state_dict``, tied parameters once."""
+    """A copy of the module's ``state_dict`` on the CPU, tied parameters once."""
     others = tied(module)
-    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items() if name not in others}
+    return {
+        name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items() if name not in others
+    }
 
 
 def module_of(objective: Objective, weights: Mapping[str, Tensor]) -> nn.Module:
-    """A new module with a copy of these weights."""
-    with torch.random.fork_rng(devices=[]):
+    """A new module with a copy of these weights, on the objective's device."""
+    with forked():
         module = objective.build()
     load(module, weights)
     return module
@@ -78,9 +90,9 @@ def unflatten(flat: Tensor, weights: Mapping[str, Tensor], names: Sequence[str])
 
 
 def gradient_of(parameters: Mapping[str, nn.Parameter]) -> Tensor:
-    """The concatenated gradients, ``[n]``; zeros for parameters without one."""
+    """The concatenated gradients on the CPU, ``[n]``; zeros for parameters without one."""
     gradients = (torch.zeros_like(value) if value.grad is None else value.grad for value in parameters.values())
-    return torch.cat([gradient.flatten() for gradient in gradients])
+    return torch.cat([gradient.flatten() for gradient in gradients]).cpu()
 
 
 def rest(weights: Mapping[str, Tensor], names: Sequence[str]) -> Weights:

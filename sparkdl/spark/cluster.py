@@ -29,7 +29,14 @@ from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import cancellation, first_lines
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS, job_description
-from sparkdl.spark.slots.capacity import check, check_encryption, check_setting, find_slots, wait_for_slots
+from sparkdl.spark.slots.capacity import (
+    check,
+    check_encryption,
+    check_setting,
+    check_slots,
+    find_slots,
+    wait_for_slots,
+)
 from sparkdl.spark.slots.settings import setting
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.tasks import SparkTaskRunner
@@ -55,8 +62,9 @@ class SparkCluster:
         size: workers of a gang.
         device: ``"cpu"`` or ``"cuda"``.
         backend: ``"nccl"``, ``"gloo"``, or ``"auto"`` for NCCL on GPUs and gloo on CPUs.
-        task_cpus: cores of each worker's task; None for ``spark.task.cpus``.
-        task_gpus: GPUs of each worker's task; None for 1 on GPUs, if the executors have any.
+        task_cpus: cores of each task, of a gang or of rounds; None for ``spark.task.cpus``.
+        task_gpus: GPUs of each task; None for 1 on GPUs, if the executors have any. Tasks of rounds, and workers under
+            gloo, may share a GPU, as with 0.5.
         timeout: seconds until a collective, or the rendezvous, fails.
         resource_timeout: seconds to wait for executors, and again for slots that other jobs hold.
         allow_unencrypted: run even if Spark encrypts its traffic; the gang's traffic is not encrypted.
@@ -87,7 +95,7 @@ class SparkCluster:
         if size < 1:
             raise InvalidInput(f"size is {size}; expected at least 1 worker.")
         self.size, self._spark, self._device, self._backend = size, spark, device, backend
-        self._requests = TaskResources.of_gang(spark, device, cpus=task_cpus, gpus=task_gpus)
+        self._requests = TaskResources.of_training(spark, device, cpus=task_cpus, gpus=task_gpus)
         self._timeout, self._resource_timeout = timeout, resource_timeout
         self._allow_unencrypted = allow_unencrypted
         self._event_directory, self._level, self._title = event_directory, level_of(logs), title
@@ -170,6 +178,8 @@ class SparkCluster:
     ) -> Iterator[TaskRunner]:
         """Map shards of a DataFrame in ordinary tasks, also under dynamic allocation, as ``Cluster.map_reduce``."""
         check_encryption(self._spark, allow_unencrypted=self._allow_unencrypted)
+        if not self._requests.is_default:
+            check_slots(self._spark, 1, self._requests)  # else Spark would wait for ever
         self.warm_up()
         with self._channel(listener) if listener is not None else nullcontext() as endpoint:
             runner = SparkTaskRunner(
@@ -178,6 +188,8 @@ class SparkCluster:
                 columns,
                 num_shards=(num_shards or self.size) if shuffle else None,
                 size=self.size,
+                requests=self._requests,
+                device=self._device,
                 reporting=Reporting(endpoint, None if listener is None else self._event_directory, level=self._level),
                 title=self._title,
                 listener=listener,

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from sparkdl.cluster.group.devices import task_device
 from sparkdl.cluster.tasks import TaskResult, TreeReducer, mapped
 from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
@@ -30,6 +31,7 @@ from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import unpack_state
 from sparkdl.io.threads import torch_threads
 from sparkdl.spark.python_worker import freeze_imports, local_directories, local_directory
+from sparkdl.spark.slots.task_resources import assigned_gpus
 from sparkdl.spark.tensor_chunks import PIECES, RESULT_CHUNK, ChunkHeader, TaskRow, bytes_of, cut_tensors, record_batch
 from sparkdl.telemetry.task_recorder import Reporting
 
@@ -129,6 +131,7 @@ class MapTask:
     most: int  # bytes of all shards' tensors that the driver reduces
     cut: bool  # whether to split large tensors; if False, a large result is left out and marked ``large``
     reporting: Reporting
+    device: str = "cpu"
 
     def run(self, index: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
         """Map a shard, or report it missing on this executor."""
@@ -155,7 +158,7 @@ class MapTask:
 
     def _map(self, index: int) -> Iterator[TaskRow]:
         state = unpack_state(value_of(self.state))
-        result = map_shard(self.work, state, partial(self.data.open, index), index, self.reporting)
+        result = map_shard(self.work, state, partial(self.data.open, index), index, self.reporting, device=self.device)
         size = sum(tensor.nbytes for tensor in result.tensors.values())
         if size * len(self.data.shard_rows) <= self.most:
             yield index, RESULT_CHUNK, "", result.packed()
@@ -196,13 +199,24 @@ class ReduceTask:
             yield record_batch(PIECES, shards, piece, header.to_json(tensor), bytes_of(tensor))
 
 
-def map_shard(work: Payload, state: Any, shard: Callable[[], Shard], index: int, reporting: Reporting) -> TaskResult:
-    """``mapped`` with the cores of the running Spark task; an InvalidInput of the rows is the result as well."""
+def map_shard(
+    work: Payload, state: Any, shard: Callable[[], Shard], index: int, reporting: Reporting, *, device: str
+) -> TaskResult:
+    """``mapped`` with the cores and the GPU of the running Spark task; an InvalidInput of the rows is a result too."""
     context = TaskContext.get()
     threads, attempt = (None, 0) if context is None else (context.cpus(), context.attemptNumber())
+    choose = partial(task_device, device, assigned_gpus(context))
     try:
         with torch_threads(threads):
-            return mapped(value_of(work), state, shard(), index=index, reporting=reporting, attempt=attempt)
+            return mapped(
+                value_of(work),
+                state,
+                shard(),
+                index=index,
+                reporting=reporting,
+                attempt=attempt,
+                choose_device=choose,
+            )
     except InvalidInput as error:
         return TaskResult.of_error(index, error)
 

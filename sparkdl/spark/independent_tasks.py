@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from pyspark import RDD, SparkContext, StorageLevel, TaskContext
+from pyspark.resource import ResourceProfile
 
 from sparkdl.cluster.shutdown import POLL, stop_requested, stopped
 from sparkdl.cluster.tasks import TaskResult
@@ -29,6 +30,7 @@ from sparkdl.spark.executor_tasks import CHANGED, PackedData, Payload, drain, ex
 from sparkdl.spark.job_watch import tagged
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
 from sparkdl.spark.python_worker import freeze_imports, local_directory
+from sparkdl.spark.slots.task_resources import with_profile
 from sparkdl.telemetry.task_recorder import Reporting
 
 EachRow = tuple[int, bytes]
@@ -46,6 +48,7 @@ class EachTask:
     indices: tuple[int, ...]  # of the tasks, one per partition; or of the shards to map
     attempts: int  # of Spark for a task, before it fails the job
     reporting: Reporting
+    device: str = "cpu"
 
     def all_rows(self, partition: int, rows: Iterable[Any]) -> Iterator[EachRow]:
         """Map all rows, from their blocks."""
@@ -101,7 +104,7 @@ class EachTask:
     def _mapped(self, index: int, shard: Callable[[], Shard]) -> EachRow:
         """Map rows; returns errors, since a task that raises would fail the whole job."""
         try:
-            result = map_shard(self.work, index, shard, index, self.reporting)
+            result = map_shard(self.work, index, shard, index, self.reporting, device=self.device)
         except OSError as error:
             context = TaskContext.get()
             if context is None or context.attemptNumber() + 1 < self.attempts:
@@ -119,8 +122,10 @@ def _as_only_shard(shard: Shard) -> Shard:
     return replace(shard, index=0, count=1, shard_rows=(shard.rows,), order=order)
 
 
-def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, all_rows: bool) -> Iterator[EachRow]:
-    """Run all tasks as one job, then fetch large results one after the other.
+def run_each(
+    context: SparkContext, packed: RDD[Any], task: EachTask, *, all_rows: bool, profile: ResourceProfile | None
+) -> Iterator[EachRow]:
+    """Run all tasks as one job with a resource profile, then fetch large results one after the other.
 
     Raises:
         WorkerLost: the Spark job failed.
@@ -135,6 +140,7 @@ def run_each(context: SparkContext, packed: RDD[Any], task: EachTask, *, all_row
         rows = context.union(copies).mapPartitionsWithIndex(task.all_rows)
     else:
         rows = packed.mapPartitionsWithIndex(task.shard)
+    rows = with_profile(rows, profile)
     rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
     try:
         with tagged(context, task.data.key, partial(_cancel_on_stop, context, task.data.key)):

@@ -36,6 +36,7 @@ from sparkdl.spark.executor_tasks import PACKED, MapTask, PackedData, PackTask, 
 from sparkdl.spark.independent_tasks import EachTask, run_each
 from sparkdl.spark.jvm import GONE, JVM_ERRORS, job_description
 from sparkdl.spark.slots.capacity import find_slots, task_attempts
+from sparkdl.spark.slots.task_resources import TaskResources, with_profile
 from sparkdl.spark.tensor_chunks import PIECES, Results, assembled, is_piece, is_result
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.task_recorder import Reporting
@@ -48,6 +49,7 @@ _DIRECT = 64 << 20  # maximum bytes of results that the driver reduces
 # driver's JVM, 1 GiB by default, needs contiguous memory for them, beside the weights that it has sent.
 _REDUCED = 4 << 20
 _TRIES = 4  # as Spark's spark.task.maxFailures
+_SETTINGS = TaskResources()
 
 
 class _Lost(Exception):
@@ -66,6 +68,8 @@ class SparkTaskRunner:
         num_shards: int | None,  # None keeps the partitions
         size: int,  # minimum number of tasks that reduce
         reporting: Reporting,
+        requests: TaskResources = _SETTINGS,  # of the tasks that map
+        device: str = "cpu",  # of the tasks that map
         title: str,  # of the jobs in the Spark UI
         listener: Callable[[Event], None] | None,  # called for tasks that may have lost events
     ) -> None:
@@ -82,6 +86,7 @@ class SparkTaskRunner:
         # reruns the whole stage, which may take long.
         self._level = StorageLevel.DISK_ONLY_2 if num_shards is None else StorageLevel.DISK_ONLY
         self._spark, self._size, self._reporting, self._title, self._listener = spark, size, reporting, title, listener
+        self._requests, self._device = requests, device
         self._key = uuid.uuid4().hex
         self._works: dict[type, tuple[bytes, Any]] = {}  # digest and broadcast of the last large work of a class
         self._large: dict[type, bool] = {}  # whether results of a class of work must be split, as known so far
@@ -126,7 +131,7 @@ class SparkTaskRunner:
         try:
             for _ in range(_TRIES):
                 reporting = replace(self._reporting, number=number)
-                task = MapTask(shipped, sent, self._data, most=_DIRECT, cut=large, reporting=reporting)
+                task = MapTask(shipped, sent, self._data, _DIRECT, large, reporting=reporting, device=self._device)
                 with job_description(self._spark, f"{self._title}: round {number}, {type(work).__name__}"):
                     if result := (self._reduce_on_executors if large else self._reduce_on_driver)(work, task, number):
                         return result
@@ -148,9 +153,11 @@ class SparkTaskRunner:
             indices=tuple(indices),
             attempts=task_attempts(self._spark),
             reporting=self._reporting,
+            device=self._device,
         )
+        profile = self._requests.profile(self._spark)
         with job_description(self._spark, f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
-            for _, packed in run_each(self._spark.sparkContext, self._packed, task, all_rows=all_rows):
+            for _, packed in run_each(self._spark.sparkContext, self._packed, task, all_rows=all_rows, profile=profile):
                 result = TaskResult.unpacked(packed)
                 emit([result], self._listener)
                 yield result
@@ -170,9 +177,10 @@ class SparkTaskRunner:
     def _reduce_on_driver(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
         """Reduce a round on the driver; None if results are too large for that, or a shard was lost."""
         results = Results(len(self.shard_rows))
-        results.take(self._triggers.mapPartitionsWithIndex(task.run).collect())
+        results.take(self._profiled(self._triggers.mapPartitionsWithIndex(task.run)).collect())
         if results.absent:
-            results.take(self._spark.sparkContext.runJob(self._packed, task.build, results.absent))
+            built = self._profiled(self._packed.mapPartitions(task.build))
+            results.take(self._spark.sparkContext.runJob(built, iter, results.absent))
         emit(results.in_order, self._listener)
         raise_on_failure(results.in_order, number)
         self._large[type(work)] = results.large
@@ -183,13 +191,14 @@ class SparkTaskRunner:
         results = Results(len(self.shard_rows))
         with ExitStack() as stack:
             # Persist, so that an absent shard repeats no map, and a failed one prevents the reduction.
-            rows = _persisted(self._triggers.mapPartitionsWithIndex(task.run), stack)
+            rows = _persisted(self._profiled(self._triggers.mapPartitionsWithIndex(task.run)), stack)
             results.take(rows.filter(is_result).collect())
             absent = results.absent
             # Lost chunks that are mapped again may reappear; they must not count twice.
             pieces = rows.filter(partial(is_piece, absent))
             if absent:
-                built = _persisted(self._packed.mapPartitionsWithIndex(partial(task.build_some, absent)), stack)
+                some = self._packed.mapPartitionsWithIndex(partial(task.build_some, absent))
+                built = _persisted(self._profiled(some), stack)
                 results.take(built.filter(is_result).collect())
                 pieces = pieces.union(built.filter(partial(is_piece, ())))
             emit(results.in_order, self._listener)
@@ -200,6 +209,9 @@ class SparkTaskRunner:
             if not results.pieces:
                 return reduce_results(work, results.in_order), results.notes
             return self._reduced(pieces, task, results, stack)
+
+    def _profiled(self, rows: RDD[Any]) -> RDD[Any]:
+        return with_profile(rows, self._requests.profile(self._spark))
 
     def _reduced(
         self, rows: RDD[Any], task: MapTask, results: Results, stack: ExitStack

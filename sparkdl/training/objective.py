@@ -56,6 +56,7 @@ class Objective:
         compile: the backend of ``torch.compile``, such as ``"inductor"``; default: none. If the compiler fails, the
             module runs uncompiled, with a warning.
         tf32: whether GPUs multiply float32 matrices in TF32, as convolutions do by torch's default.
+        device: where a task of rounds builds its module and its loss; a worker of a gang has ``world.device``.
     """
 
     model: ModelFactory | nn.Module
@@ -71,6 +72,7 @@ class Objective:
     channels_last: bool = False
     compile: str | None = None
     tf32: bool = False
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -96,8 +98,8 @@ class Objective:
         """The dtype of the weights and of floating-point inputs."""
         return torch.float64 if self.precision == "fp64" else torch.float32
 
-    def build(self, device: torch.device | str = "cpu") -> nn.Module:
-        """A new module on ``device`` in the weights' dtype.
+    def build(self, device: torch.device | str | None = None) -> nn.Module:
+        """A new module on ``device``, by default the objective's, in the weights' dtype.
 
         Raises:
             InvalidInput: the factory returned no module, or a parameter is lazy, complex, or none can be trained.
@@ -118,7 +120,7 @@ class Objective:
                 "nn.Parameter(torch.view_as_real(weight)), which forward() turns back with torch.view_as_complex."
             )
         # Unlike to(dtype), these two keep complex buffers.
-        module = (module.double() if self.dtype == torch.float64 else module.float()).to(device)
+        module = (module.double() if self.dtype == torch.float64 else module.float()).to(device or self.device)
         if self.channels_last:
             module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return module
@@ -194,11 +196,11 @@ class Objective:
             self._check_plateau(scheduler.mode)
         return scheduler
 
-    def criterion(self, device: torch.device | str = "cpu") -> Criterion:
-        """The loss as a ``Criterion`` on ``device``."""
+    def criterion(self, device: torch.device | str | None = None) -> Criterion:
+        """The loss as a ``Criterion`` on ``device``, by default the objective's."""
         loss = as_module(self.loss)
         if isinstance(loss, nn.Module):
-            loss = copy.deepcopy(loss).to(device=device, dtype=self.dtype)
+            loss = copy.deepcopy(loss).to(device=device or self.device, dtype=self.dtype)
         return Criterion(loss)
 
 

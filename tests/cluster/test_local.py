@@ -30,7 +30,7 @@ from sparkdl.errors import InvalidInput, PeerLost, Stopped, WorkerFailed, Worker
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
-from tests.contracts.map_reduce_contract import LossContract, MapReduceContract
+from tests.contracts.map_reduce_contract import LossContract, MapReduceContract, Sums, Whole
 from tests.faults import Decode, Fault
 from tests.sessions import ROOT
 
@@ -240,6 +240,15 @@ def test_script_needs_no_guard(tmp_path):
     command, environment = [sys.executable, "script.py"], {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout == "[6.0, 6.0]\n"
+
+
+def test_tasks_without_a_gpu_raise(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # in this process
+    with LocalCluster(1, device="cuda") as cluster, cluster.map_reduce({"x": [1.0]}, ["x"]) as jobs:
+        with pytest.raises(InvalidInput, match="shard 0 in round 0: device is 'cuda', and PyTorch sees 0 GPUs"):
+            jobs.run(Sums(), {})
+        [result] = jobs.each(Whole(), [0], all_rows=True)
+        assert "PyTorch sees 0 GPUs" in str(result.trouble)
 
 
 def test_invalid_settings_raise():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
-from sparkdl.cluster.tasks import TaskResult, TreeReducer, raise_on_failure
+from sparkdl.cluster.tasks import TaskResult, Tensors, TreeReducer, mapped, raise_on_failure
+from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.io.pickling import ship
+from tests.contracts.algorithm_contract import shards_of
 
 
 @pytest.mark.parametrize(("count", "shape"), [(1, "0"), (4, "((0 1) (2 3))"), (7, "(((0 1) (2 3)) ((4 5) 6))")])
@@ -40,3 +44,27 @@ def test_first_failed_shard_is_named() -> None:
     with pytest.raises(WorkerFailed, match="shard 2 in round 5: KeyError: 'x'") as caught:
         raise_on_failure([later, TaskResult(0), failed], 5)
     assert (caught.value.rank, caught.value.host, caught.value.trace) == (2, "here", "trace")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The note is the task's device."""
+
+    device: torch.device | None = None
+
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
+        return {}, str(self.device)
+
+
+def test_work_gets_the_device_of_its_task() -> None:
+    def missing() -> torch.device:
+        raise InvalidInput("there is no GPU.")
+
+    [shard] = shards_of(2)
+    devices = [
+        mapped(ship(Placed()), {}, shard, choose_device=choose) for choose in (None, lambda: torch.device("meta"))
+    ]
+    assert [result.note for result in devices] == ["cpu", "meta"]
+    result = mapped(ship(Placed()), {}, shard, choose_device=missing)
+    assert result.trouble is not None
+    assert result.trouble[:2] == ("InvalidInput", "there is no GPU.")

@@ -101,8 +101,9 @@ def test_base_of_a_gang_has_one_worker_by_default():
 
 
 def test_bases_that_train_in_tasks():
-    assert trains_in_task(TorchClassifier())
-    for given in ({"numWorkers": 2}, {"strategy": ParallelSGD()}, {"device": "cuda"}):
+    for given in ({}, {"numWorkers": 1}, {"device": "cuda"}):
+        assert trains_in_task(TorchClassifier(**given))
+    for given in ({"numWorkers": 2}, {"strategy": ParallelSGD()}):
         assert not trains_in_task(TorchClassifier(**given))
     assert not trains_in_task(LogisticRegression())
     assert not trains_in_task(pipeline(TorchClassifier()))

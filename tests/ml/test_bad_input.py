@@ -12,7 +12,7 @@ from pyspark.sql import Row
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
-from sparkdl import ConsensusADMM, FederatedAveraging, ParallelSGD, TorchClassifier
+from sparkdl import LBFGS, ConsensusADMM, FederatedAveraging, ParallelSGD, TorchClassifier
 from sparkdl.errors import InvalidInput, WorkerFailed
 from tests.ml import nets
 
@@ -101,8 +101,12 @@ ROUNDS = {"strategy": ParallelSGD(rounds=1, shard_batch_size=20)}
 IN_ROUNDS = {name: MISTAKES[name] for name in ("null", "module without executors", "too few inputs")} | {
     "NaN loss": Mistake(["round 1", "the loss is not finite", "maxGradNorm"], {"loss": exploding}),
     "failing model": MISTAKES["failing model"]._replace(message=["round 1", "LookupError: no such sample"]),
-    "device": Mistake(["device is 'cuda'", "ParallelSGD"], {"device": "cuda"}),
-    "precision": Mistake(["expected 'fp32' or 'fp64' with ParallelSGD"], {"precision": "bf16"}),
+    "device": Mistake(["device is 'cuda'", "PyTorch sees 0 GPUs", "set device='cpu'"], {"device": "cuda"}),
+    "scaled loss": Mistake(["expected 'fp32' or 'bf16' or 'fp64' with ParallelSGD"], {"precision": "fp16"}),
+    "precision": Mistake(
+        ["expected 'fp32' or 'fp64' with LBFGS, whose tasks take no optimizer steps"],
+        {"strategy": LBFGS(), "precision": "bf16"},
+    ),
     "patience": Mistake(
         ["patience is 3", "ConsensusADMM", "set validationIndicatorCol"], {"strategy": ConsensusADMM(), "patience": 3}
     ),

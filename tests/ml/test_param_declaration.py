@@ -113,10 +113,11 @@ def test_set_params_of_an_ensemble():
     assert (len(stacking.getBases()), stacking.getNumFolds(), stacking.getPassthrough()) == (2, 4, False)
 
 
-HOW = "backend taskCpus taskGpus resourceTimeout maxRestarts minWorkers elasticTimeout"
+OF_GANGS = "backend resourceTimeout maxRestarts minWorkers elasticTimeout"
+HOW = f"{OF_GANGS} taskCpus taskGpus"
 NOT_IN_ROUNDS = (
     "channelsLast compile tf32 cacheOnDevice syncBatchNorm batchSize dropLast schedulerInterval epochs "
-    f"microBatches callbacks {HOW}"
+    f"microBatches callbacks {OF_GANGS}"
 )
 OF_STEPS = "optimizer learningRate optimizerArgs scheduler maxGradNorm augment"
 SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted telemetry logLevel"
@@ -132,7 +133,7 @@ SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted tel
             Scope.ROUNDS,
             f"{NOT_IN_ROUNDS} {OF_STEPS}",
         ),
-        (TrainingParams, Scope.TASK, f"{HOW} trackers checkpointInterval runDir maxRounds maxSeconds"),
+        (TrainingParams, Scope.TASK, f"{OF_GANGS} trackers checkpointInterval runDir maxRounds maxSeconds"),
         (TrainingParams, Scope.RUN, f"{SAME_RESULT} cacheOnDevice epochs numWorkers runDir maxSeconds maxRounds"),
         (TrainingParams, Scope.BASE, f"{SAME_RESULT} runDir"),
         (TrainingParams, Scope.PIPELINE, f"{SAME_RESULT} numWorkers"),

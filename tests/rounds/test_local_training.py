@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl.cluster.local_tasks import ShardedData
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.evaluate import as_only_shard
@@ -69,3 +72,30 @@ def test_gradient_is_clipped_with_its_pull(most, strength):
     expected = RATE * g * min(1.0, most / (np.linalg.norm(g) + 1e-6))  # as in torch
     assert np.linalg.norm(g) > 0.5
     assert np.allclose(before - vector(module.state_dict()), expected, rtol=1e-10)
+
+
+seen = set[torch.dtype]()
+
+
+class Seen(nn.Linear):
+    """Notes the dtypes of its outputs in training mode."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output = super().forward(x)
+        if self.training:
+            seen.add(output.dtype)
+        return output
+
+
+def test_bf16_computes_steps_under_autocast_and_keeps_weights_in_float32():
+    columns = Columns((InputColumn("x"),), InputColumn("y"))
+    shards = ShardedData({name: data()[name] for name in ("x", "y")}, columns, 2).shards()
+    given = replace(objective(), model=partial(Seen, 4, 1))
+    half, single = (
+        states(ParallelSGD(shard_batch_size=30), shards, 4, replace(given, precision=precision))[-1]
+        for precision in ("bf16", "fp32")
+    )
+    assert seen == {torch.bfloat16, torch.float32}
+    assert half["weights"]["weight"].dtype == torch.float32
+    torch.testing.assert_close(half["weights"], single["weights"], rtol=0.05, atol=0.02)
+    assert not torch.equal(half["weights"]["weight"], single["weights"]["weight"])

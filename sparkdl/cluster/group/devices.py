@@ -8,14 +8,18 @@ all raise the same error:
     two workers on one GPU            -> an error under NCCL, which refuses it; gloo allows it
     a worker without a GPU            -> an error, since a gang trains on one kind of device
 
+A task that computes alone, as in rounds, chooses by itself (``task_device``).
+
 An address is an index into the visible GPUs, as in a host's ``CUDA_VISIBLE_DEVICES``, or the UUID of a GPU.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,12 +131,13 @@ def choose(lines: Sequence[Mapping[str, Any]], rank: int, *, device: str, backen
     return Choice(torch.device("cuda", cards[rank]), backend)
 
 
-def scoring_device(device: str, addresses: Sequence[str] | None = None) -> torch.device:
-    """The device on which a process scores rows, alone, always the same one.
+def task_device(device: str, addresses: Sequence[str] | None = None, *, turn: int | None = None) -> torch.device:
+    """The device on which a task computes alone, without a gang; several tasks may share a GPU.
 
     Args:
         device: ``"cpu"``, ``"cuda"`` or a certain GPU, such as ``"cuda:1"``.
-        addresses: as for ``find_gpus``. Without them, processes take turns by their numbers.
+        addresses: as for ``find_gpus``. Without them, the processes of a host take turns.
+        turn: the process's number among those of its host; default: its process ID.
 
     Raises:
         InvalidInput: this process sees no GPU, or not this one.
@@ -145,10 +150,45 @@ def scoring_device(device: str, addresses: Sequence[str] | None = None) -> torch
         return chosen
     if not gpus.visible or chosen.index is not None:
         raise InvalidInput(
-            f"device is {device!r}, and PyTorch sees {gpus.visible} GPUs in this process. Score where there are GPUs, "
-            "or on the CPU, as after model.setDevice('cpu')."
+            f"device is {device!r}, and PyTorch sees {gpus.visible} GPUs in this process. Run tasks where there are "
+            "GPUs, or set device='cpu'; a fitted model takes model.setDevice('cpu')."
         )
-    return torch.device("cuda", os.getpid() % gpus.visible if gpus.assigned is None else gpus.assigned)
+    turn = os.getpid() if turn is None else turn
+    return torch.device("cuda", turn % gpus.visible if gpus.assigned is None else gpus.assigned)
+
+
+@contextmanager
+def computing_on(device: torch.device) -> Iterator[None]:
+    """Make a GPU the current one while a task computes on it.
+
+    Raises:
+        InvalidInput: the device's memory does not suffice.
+    """
+    try:
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield
+    except Exception as error:
+        if (cause := _out_of_memory(error)) is None:
+            raise
+        raise InvalidInput(
+            f"the memory of {device} does not suffice: {str(cause).partition('. ')[0]}. Let a task take fewer rows at "
+            "a time: lower the batch size, or use more shards (numWorkers). If tasks share a GPU, set taskGpus=1."
+        ) from error
+
+
+def free_memory(device: torch.device) -> None:
+    """Return a GPU's unused memory after a task, since its process lives on and other processes may need it."""
+    if device.type == "cuda":
+        if torch.cuda.memory_allocated(device):
+            gc.collect()  # of a model in a reference cycle; a full collection takes as long as a short task
+        torch.cuda.empty_cache()
+
+
+def _out_of_memory(error: BaseException | None) -> torch.OutOfMemoryError | None:
+    """The error of torch's allocator behind an error, if any."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _card(lines: Sequence[Mapping[str, Any]], rank: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.base_learner import trains_in_task
+from sparkdl.ensembles.base_learner import task_settings, trains_in_task
 from sparkdl.ensembles.members.driver_fits import fit_on_driver
 from sparkdl.ensembles.members.member import Member, Models, Plan
 from sparkdl.ensembles.members.task_fits import fit_in_tasks
@@ -24,18 +24,19 @@ def fit_members(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Model
         SparkdlError: a member failed, by default a ``WorkerFailed``; the message names the member and the number of
             stored members.
     """
-    lots = list[tuple[object, list[Member]]]()  # members of one job read and derive the same columns
+    lots = list[tuple[object, list[Member]]]()  # members of one job read the same columns, in equal tasks
     for member in members:
-        columns = member.estimator.derived_columns() if trains_in_task(member.estimator) else None
-        lot = next((lot for known, lot in lots if known == columns), None)
+        base = member.estimator
+        job: object = (base.derived_columns(), task_settings(base)) if trains_in_task(base) else None
+        lot = next((lot for known, lot in lots if known == job), None)
         if lot is None:
-            lots.append((columns, [member]))
+            lots.append((job, [member]))
         else:
             lot.append(member)
     fits, failures = list[Models](), list[SparkdlError]()
-    for columns, lot in lots:
+    for job, lot in lots:
         try:
-            fits.append((fit_on_driver if columns is None else fit_in_tasks)(lot, rows, plan))
+            fits.append((fit_on_driver if job is None else fit_in_tasks)(lot, rows, plan))
         except Stopped:
             raise
         except SparkdlError as error:

@@ -1,8 +1,8 @@
 """Training of PyTorch members in one Spark job, one task per member.
 
 Spark packs the rows once. Each task streams them to its executor's disk (``sparkdl.spark.independent_tasks``) and
-trains there alone, as a gang of one. The task stores its finished member, so losing an executor or the driver later
-costs no training.
+trains there alone, as a gang of one, with ``device="cuda"`` on the task's GPU. The task stores its finished member, so
+losing an executor or the driver later costs no training.
 
 Without a store, the driver collects the members one by one when all tasks have ended.
 """
@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from sparkdl.cluster.tasks import TaskResult, TaskRunner
 from sparkdl.data.columns import InputColumn
 from sparkdl.data.transforms import Transforms
+from sparkdl.ensembles.base_learner import task_settings
 from sparkdl.ensembles.members.failures import with_others
 from sparkdl.ensembles.members.member import Member, Models, Plan
 from sparkdl.ensembles.members.store import MemberStore
@@ -64,11 +65,15 @@ def fit_partitions(make: Callable[[int], Member], rows: DataFrame, plan: Plan) -
 @contextmanager
 def _packed(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Iterator[tuple[TaskRunner, ClassWeights | None]]:
     base, watch = members[0].estimator, plan.watch
+    device, cpus, gpus = task_settings(base)
     read: ReadRows = base.derived_columns().read(rows)
     columns = replace(read.columns, row_id=InputColumn(ROW_ID, "int64"))
     cluster = SparkCluster(
         rows.sparkSession,
         1,
+        device=device,
+        task_cpus=cpus,
+        task_gpus=gpus,
         allow_unencrypted=all(member.estimator.getAllowUnencrypted() for member in members),
         event_directory=None if watch is None else watch.logbook.folder,
         logs=base.getLogLevel(),

@@ -32,11 +32,13 @@ class MemberWork:
         trainings: training of each member, by its index.
         draws: draw of each member, by its index.
         store: store of finished members; None returns them to the driver.
+        device: device of the task.
     """
 
     trainings: dict[int, Training]
     draws: dict[int, Draw]
     store: MemberStore | None
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
 
     def map(self, index: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Train a member unless it is stored.
@@ -57,7 +59,8 @@ class MemberWork:
             self.store.check_writable()  # fail before hours of training, not after
         start = time.monotonic()
         shard = drawn(shard, self.draws[index])
-        trained = train(World(), replace(shard, index=0, count=1, shard_rows=(shard.rows,)), self.trainings[index])
+        shard = replace(shard, index=0, count=1, shard_rows=(shard.rows,))
+        trained = train(World(device=self.device), shard, self.trainings[index])
         state = {
             "weights": torch.frombuffer(bytearray(trained.weights), dtype=torch.uint8),
             "history": trained.history,

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from torch import nn
 
-from sparkdl.cluster.group.devices import scoring_device
+from sparkdl.cluster.group.devices import free_memory, task_device
 from sparkdl.ml.inference.model_cache import SHELF, CachedModel
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.spark.python_worker import freeze_imports
@@ -40,11 +40,10 @@ class BroadcastScorer:
         context = TaskContext.get()
         if context is not None:
             torch.set_num_threads(context.cpus())
-        device = scoring_device(self.scorer.device, assigned_gpus(context))
+        device = task_device(self.scorer.device, assigned_gpus(context))
         loaded = SHELF.get(f"{self.digest} on {device}", self.size, partial(self._loaded, device))
         yield from self.scorer.scores(batches, loaded)
-        if device.type == "cuda":  # the worker stays, and a later fit on this GPU needs the memory
-            torch.cuda.empty_cache()
+        free_memory(device)
 
     def _loaded(self, device: torch.device) -> CachedModel:
         factory, weights = cloudpickle.loads(self.packed.value if isinstance(self.packed, Broadcast) else self.packed)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from sparkdl.cluster.group.devices import scoring_device
+from sparkdl.cluster.group.devices import task_device
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.inference.model_cache import CachedModel
@@ -40,7 +40,7 @@ class Predictor:
         """The predictor of a model with these ``params``; ``loaded`` is its module, if there is one already."""
         scorer = trained.scorer(params)
         if loaded is None:
-            loaded = CachedModel.on(scoring_device(scorer.device), trained.module(), trained.precision)
+            loaded = CachedModel.on(task_device(scorer.device), trained.module(), trained.precision)
         return Predictor(scorer, output_names(params), loaded, trained.signature)
 
     def predict(self, data: Any) -> pd.DataFrame | pa.Table:

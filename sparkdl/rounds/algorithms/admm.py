@@ -157,9 +157,10 @@ class ConsensusADMM:
             u = (memory["drawn"] - z) * (memory["rho"] / state["rho"])
             d = u + state["beta"] * (u - memory["u"])
         module = module_of(objective, unflatten(x, state["weights"], names))
-        problem = Problem(objective, module, shard, state["mass"], rho, c - d, state["round"], key)
+        v = (c - d).to(objective.device)
+        problem = Problem(objective, module, shard, state["mass"], rho, v, state["round"], key)
         self.solver.solve(problem)
-        x = problem.x
+        x = problem.x.cpu()
         drawn = self.alpha * x + (1 - self.alpha) * c + d
         weights = weights_of(module)
         others = scaled({name: weights[name] for name in rest(state["weights"], names)}, 1.0)

@@ -150,21 +150,23 @@ class FederatedAveraging:
 class _Training:
     """Trains the clients of a shard in one round with one module, since building one per client would be slow.
 
-    It resets weights and buffers, non-persistent ones included, before each client.
+    It resets weights and buffers, non-persistent ones included, before each client. Sums and quantization are on the
+    CPU, so that a GPU rounds by the same random numbers.
     """
 
     def __init__(self, algorithm: FederatedAveraging, objective: Objective, state: State, w: Tensor) -> None:
         self._algorithm, self._objective, self._state, self._w = algorithm, objective, state, w
         self._module = module_of(objective, state["weights"])
+        self._start = {name: tensor.to(objective.device) for name, tensor in state["weights"].items()}
         self._parameters = list(trainable(self._module).values())
         self._others = list(rest(state["weights"], state["names"]))  # averaged but not trained
         self._buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
-        self._pull = toward(w, algorithm.prox_mu) if algorithm.prox_mu else None
+        self._pull = toward(w.to(objective.device), algorithm.prox_mu) if algorithm.prox_mu else None
 
     def add(self, total: Update, client: int, rows: Shard) -> None:
         algorithm, key = self._algorithm, (self._state["seed"], client)
         local = Local(algorithm.epochs, algorithm.batch_size, self._state["round"], key, self._pull)
-        load(self._module, self._state["weights"])
+        load(self._module, self._start)
         for name, buffer in self._module.named_buffers():
             buffer.copy_(self._buffers[name])
         try:
@@ -172,7 +174,7 @@ class _Training:
         except InvalidInput as error:
             raise InvalidInput(f"client {client}: {error.message}") from error
         share = float(mass)
-        delta = self._w - torch.cat([tensor.detach().flatten() for tensor in self._parameters])
+        delta = self._w - torch.cat([tensor.detach().flatten() for tensor in self._parameters]).cpu()
         if algorithm.quantize_bits is not None:
             random = generator(*key, self._state["round"], 1)
             sizes = [tensor.numel() for tensor in self._parameters]
@@ -180,6 +182,6 @@ class _Training:
         total["delta"].add_(delta, alpha=share)
         trained = self._module.state_dict()
         for name in self._others:
-            total[f"weights/{name}"].add_(trained[name], alpha=share)
+            total[f"weights/{name}"].add_(trained[name].cpu(), alpha=share)
         for name, value in (("share", share), ("loss", float(loss)), ("clients", 1.0)):
             total[name] += value

@@ -1,8 +1,8 @@
-"""What each task of a gang requests, by stage-level scheduling.
+"""Requests of the tasks that train, by stage-level scheduling: workers of a gang, tasks of rounds, members.
 
-A gang's stage has a resource profile of its own: its tasks take whole GPUs and several cores, and the tasks of the ETL
-before it take one core and no GPU. The profile has task requests only: executor requests would start other executors,
-which needs dynamic allocation, and under that Spark runs no barrier stage.
+Their stage has a resource profile of its own: its tasks take GPUs and several cores, and the tasks of the ETL before it
+take one core and no GPU. The profile has task requests only: executor requests would start other executors, which needs
+dynamic allocation, and under that Spark runs no barrier stage.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark import TaskContext
+from pyspark import RDD, TaskContext
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import SparkSession
 
@@ -39,8 +39,8 @@ class TaskResources:
             raise InvalidInput(f"taskGpus is {self.gpus}; expected a whole number, or a fraction below 1.")
 
     @classmethod
-    def of_gang(cls, spark: SparkSession, device: str, *, cpus: int | None, gpus: float | None) -> TaskResources:
-        """The requests of a gang's tasks; on GPUs, one GPU for each task if the executors have any.
+    def of_training(cls, spark: SparkSession, device: str, *, cpus: int | None, gpus: float | None) -> TaskResources:
+        """The requests of tasks that train; on GPUs, one GPU for each task if the executors have any.
 
         Raises:
             InvalidInput: GPUs are requested and the executors have none, or the master has no resource profiles.
@@ -100,6 +100,11 @@ class TaskResources:
             return ResourceProfile(_java_resource_profile=known.get())
         manager.addResourceProfile(built)
         return ResourceProfile(_java_resource_profile=built)
+
+
+def with_profile(rows: RDD[Any], profile: ResourceProfile | None) -> RDD[Any]:
+    """Let the stages that compute these rows have the profile; None for the application's own."""
+    return rows if profile is None else rows.withResources(profile)
 
 
 def assigned_gpus(context: TaskContext | None) -> tuple[str, ...] | None:

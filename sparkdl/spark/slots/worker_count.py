@@ -1,4 +1,4 @@
-"""Chooses the number of workers of a fit on a gang if its user does not."""
+"""Chooses the number of workers of a gang, or of shards in rounds, if the user of a fit does not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def choose_workers(
     configured = find_slots(spark, requests).ever
     if previous is not None and least is None and (configured is None or previous <= configured):
         return previous
-    if device == "cuda" and (float(setting(spark, TASK_GPUS) or 0) if requests.gpus is None else requests.gpus) < 1:
+    if device == "cuda" and _gpus(spark, requests) < 1:
         warnings.warn(
             f"numWorkers is None, and {TASK_GPUS} is not 1: the slots do not say how many GPUs there are. The fit "
             "takes one worker; set numWorkers for more.",
@@ -64,6 +64,31 @@ def choose_workers(
     limit = min(slots * batch_size, _MOST)
     counted = count_rows(rows, limit)
     return max(least or 1, slots if counted == limit else counted // batch_size)
+
+
+def choose_shards(spark: SparkSession, requests: TaskResources, *, device: str) -> int:
+    """Choose the number of shards of a fit in rounds, one for each task that can run at a time.
+
+    It waits for the slots of a new application like ``choose_workers``. On CPUs, without requests, it returns Spark's
+    ``spark.default.parallelism``. If tasks are on GPUs that Spark does not assign, it returns 1, with a warning.
+    """
+    if device == "cuda" and not _gpus(spark, requests):
+        warnings.warn(
+            f"numWorkers is None, and {TASK_GPUS} is not set: the slots do not say how many GPUs there are. The fit "
+            "takes one shard; set numWorkers for more.",
+            stacklevel=5,
+        )
+        return 1
+    await_slots(spark, requests)  # Spark's default follows the registered cores
+    parallelism = int(spark.sparkContext.defaultParallelism)
+    if device == "cpu" and requests.is_default:
+        return parallelism
+    return find_slots(spark, requests).now or parallelism
+
+
+def _gpus(spark: SparkSession, requests: TaskResources) -> float:
+    """The GPUs that Spark assigns to each task."""
+    return float(setting(spark, TASK_GPUS) or 0) if requests.gpus is None else requests.gpus
 
 
 def await_slots(spark: SparkSession, requests: TaskResources) -> None:

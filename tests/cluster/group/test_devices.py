@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from sparkdl.cluster.group.devices import Gpus, choose, find_gpus, scoring_device
+from sparkdl.cluster.group.devices import Gpus, choose, computing_on, find_gpus, free_memory, task_device
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, WorkerFailed
 
 UUIDS = ["11111111-aaaa", "22222222-bbbb", "33333333-cccc", "44444444-dddd"]
 
@@ -129,15 +129,34 @@ def test_processes_that_count_different_gpus_from_0_do_not_share_them():
         choose(lines(*places, first=(1, 1)), 1, device="cuda")
 
 
-def test_a_process_scores_on_one_gpu(fake, monkeypatch):
-    assert scoring_device("cpu") == torch.device("cpu")
-    assert scoring_device("cuda", ["3"]) == torch.device("cuda", 3)
-    assert scoring_device("cuda:2") == torch.device("cuda", 2)
-    assert scoring_device("cuda") == scoring_device("cuda")
+def test_a_task_computes_on_its_gpu(fake, monkeypatch):
+    assert task_device("cpu") == torch.device("cpu")
+    assert task_device("cuda", ["3"]) == torch.device("cuda", 3)
+    assert task_device("cuda:2") == torch.device("cuda", 2)
+    assert task_device("cuda") == task_device("cuda")
     monkeypatch.setattr(os, "getpid", lambda: 4 * 100 + 1)
-    assert scoring_device("cuda") == torch.device("cuda", 1)
+    assert task_device("cuda") == torch.device("cuda", 1)
+    assert [task_device("cuda", turn=rank).index for rank in range(5)] == [0, 1, 2, 3, 0]
+    assert task_device("cuda", ["3"], turn=1).index == 3
     with pytest.raises(InvalidInput, match="device is 'cuda:4', and PyTorch sees 4 GPUs in this process"):
-        scoring_device("cuda:4")
+        task_device("cuda:4")
+
+
+def test_memory_is_freed_after_a_task(fake, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
+    for device in ("cpu", "cuda:1", "cpu"):
+        free_memory(torch.device(device))
+    assert fake == ["freed"]
+
+
+def test_a_device_without_enough_memory_is_named():
+    full, other = (WorkerFailed("forward() raised an error") for _ in range(2))
+    full.__cause__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+    expected = "the memory of cpu does not suffice: CUDA out of memory. Let a task take fewer rows"
+    with pytest.raises(InvalidInput, match=expected), computing_on(torch.device("cpu")):
+        raise full
+    with pytest.raises(WorkerFailed, match="raised an error"), computing_on(torch.device("cpu")):
+        raise other
 
 
 def test_a_worker_without_a_gpu_raises_on_every_worker():

@@ -53,17 +53,21 @@ def scored(spark: SparkSession) -> None:
     model.transform(spark.range(8).select(F.array(*[F.col("id") * 1.0] * 3).alias("x"))).collect()
 
 
-def on_gpus(folder: str) -> dict[str, Any]:
-    """A driver of two executors, each with four cores and two GPUs, whose ETL takes none of them."""
+def announced(folder: str) -> dict[str, str]:
+    """Settings under which each executor has the GPUs that a script announces."""
     script = Path(folder, "find_gpus.sh")
     script.write_text(SCRIPT)
     script.chmod(0o755)
-    gpus = {
+    return {
         f"{part}__resource__gpu__{key}": value
         for part in ("worker", "executor")
         for key, value in (("amount", "2"), ("discoveryScript", str(script)))
     }
-    with session(folder, "local-cluster[2,4,1024]", **gpus) as spark:
+
+
+def on_gpus(folder: str) -> dict[str, Any]:
+    """A driver of two executors, each with four cores and two GPUs, whose ETL takes none of them."""
+    with session(folder, "local-cluster[2,4,1024]", **announced(folder)) as spark:
         wait_for_slots(spark, 8, timeout=100, report=lambda what, seconds: None)
         manager = spark.sparkContext._jsc.sc().resourceProfileManager()
         before, one = slots(spark, TaskResources()), TaskResources(gpus=1.0)
@@ -109,7 +113,7 @@ def test_gangs_request_gpus_and_other_stages_do_not(driver, tmp_path):
 
 
 def test_requests_without_effect_make_no_profile(spark):
-    assert TaskResources.of_gang(spark, "cuda", cpus=1, gpus=None).profile(spark) is None
+    assert TaskResources.of_training(spark, "cuda", cpus=1, gpus=None).profile(spark) is None
     assert find_slots(spark, TaskResources(cpus=1)) == find_slots(spark)
     with pytest.raises(InvalidInput, match=r"taskGpus is 1.5; expected a whole number, or a fraction below 1"):
         TaskResources(gpus=1.5)
@@ -121,4 +125,4 @@ def test_requests_without_effect_make_no_profile(spark):
 def test_local_mode_has_no_profiles(spark, monkeypatch):
     monkeypatch.setattr(spark.sparkContext, "master", "local[4]")
     with pytest.raises(InvalidInput, match=r"the master is 'local\[4\]', which has no resource profiles"):
-        TaskResources.of_gang(spark, "cpu", cpus=2, gpus=None)
+        TaskResources.of_training(spark, "cpu", cpus=2, gpus=None)

@@ -1,0 +1,54 @@
+"""Tasks of members have the device, cores and GPUs of their estimators."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl import TorchClassifier
+from sparkdl.cluster.local_tasks import ShardedData
+from sparkdl.cluster.tasks import mapped
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.ensembles.members import fit, task_work
+from sparkdl.ensembles.members.member import Member, Models, Plan
+from sparkdl.ensembles.members.task_work import MemberWork
+from sparkdl.ensembles.resampling.bootstrap import AllRows
+from sparkdl.io.pickling import ship
+
+COLUMNS = Columns((InputColumn("x"),), InputColumn("y", "int64"), row_id=InputColumn("id", "int64"))
+
+
+def test_a_member_trains_on_the_device_of_its_task(monkeypatch):
+    worlds = []
+
+    def train(world: Any, *_: Any) -> Any:
+        worlds.append(world)
+        return SimpleNamespace(weights=b"-", history=[], report={})
+
+    monkeypatch.setattr(task_work, "train", train)
+    rows = {"x": [[0.0], [1.0]], "y": [0, 1], "id": [0, 1]}
+    [shard] = ShardedData(rows, COLUMNS, 1).shards()
+    training: Any = None
+    work, device = MemberWork({0: training}, {0: AllRows()}, None), torch.device("meta")
+    assert mapped(ship(work), 0, shard, choose_device=lambda: device).trouble is None
+    assert [(world.size, world.device) for world in worlds] == [(1, device)]
+
+
+def test_members_of_one_job_have_equal_tasks(monkeypatch):
+    jobs: list[list[int]] = []
+
+    def fit_in_tasks(members: Any, rows: Any, plan: Any) -> Models:
+        jobs.append([member.index for member in members])
+        return Models([None] * len(members), jobs[-1], [0.0] * len(members))
+
+    monkeypatch.setattr(fit, "fit_in_tasks", fit_in_tasks)
+    base = TorchClassifier(model=partial(nn.Linear, 2, 2))
+    settings = [{}, {"device": "cuda"}, {"device": "cuda", "taskGpus": 0.5}, {"device": "cuda"}, {"seed": 1}]
+    members = [Member(index, base.copy()._set(**given)) for index, given in enumerate(settings)]
+    rows: Any = None
+    assert fit.fit_members(members, rows, Plan()).indices == [0, 1, 2, 3, 4]
+    assert jobs == [[0, 4], [1, 3], [2]]
