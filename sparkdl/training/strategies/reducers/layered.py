@@ -80,7 +80,7 @@ class LayeredReduction:
         self._sums, self._broadcasts = split(group, rule), split(group, rule)
         self._leaders = split(group, partial(_leaders, rule=rule))
         self._last: Future[Any] | None = None
-        self._stream: Any = torch.cuda.Stream() if group.nccl else None
+        self._stream: Any = torch.cuda.Stream() if group.nccl else None  # type: ignore[no-untyped-call]
 
     @property
     def bytes_per_step(self) -> int:
@@ -113,7 +113,8 @@ class LayeredReduction:
     def _exchange(self, buffer: Tensor, summed: Any, before: Future[Any] | None) -> Any:
         if before is not None:
             before.result()  # every worker exchanges the buckets in the same order
-        with torch.cuda.device_of(buffer), reaching_peers():  # a new thread begins on GPU 0
+        on_device = torch.cuda.device_of(buffer)  # type: ignore[no-untyped-call]
+        with on_device, reaching_peers():  # a new thread begins on GPU 0
             if summed is not None:
                 summed.wait()
             self._leaders.sum_(buffer)
