@@ -41,7 +41,7 @@ def test_grid_numbers_workers_row_by_row():
 
 @pytest.mark.parametrize("sizes", [{"replica": 2, "shard": 2}, {"replica": 0}, {"shard": -6}, {}])
 def test_grid_of_other_workers_raises(sizes):
-    with pytest.raises(InvalidInput, match="the gang has 6. Set sizes of at least 1 that multiply to numWorkers"):
+    with pytest.raises(InvalidInput, match=r"the gang has 6\. Set sizes of at least 1 that multiply to numWorkers"):
         mesh.grid(sizes, 6)
 
 

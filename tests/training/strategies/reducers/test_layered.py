@@ -72,7 +72,7 @@ def test_subgroups_are_the_workers_of_each_host(four, hosts):
 
 @dataclass(frozen=True)
 class Sums:
-    """Sum buckets for some steps; the sums, their bits, and the largest number of buckets under way."""
+    """Sum several buckets for some steps: the largest difference from exact sums, and the bytes of the last sums."""
 
     reducer: Layered
     steps: int = 3
@@ -99,6 +99,21 @@ def test_buckets_under_way_together_get_their_sums(four, inner):
     errors, sums = zip(*four.gang(Sums(Layered(inner))), strict=True)
     assert max(errors) < 1e-5
     assert len(set(sums)) == 1
+
+
+def sum_before_leaders_wait(world: World, shard: Any) -> float:
+    """The others have the sum, and say so, before the leaders wait for it."""
+    (bucket,) = make_buckets([nn.Parameter(torch.zeros(8))], 64)
+    pending = Layered(inner=2).open([bucket], world.group()).start(bucket)
+    if world.rank % 2:
+        pending.wait()
+    world.group().gather("received")
+    pending.wait()
+    return bucket.used.item()
+
+
+def test_leaders_exchange_in_the_background(four):
+    assert four.gang(sum_before_leaders_wait) == [4.0] * 4
 
 
 @dataclass(frozen=True)
@@ -152,7 +167,7 @@ def test_bytes_of_leaders_and_others(monkeypatch):
     assert leader.bytes_per_step == SIZE + 2 * SIZE  # to the other leader, and to two workers of the host
     assert [one.bytes_per_step for one in others] == [SIZE, SIZE, SIZE]
     assert [one.bytes_between_hosts for one in (leader, *others)] == [SIZE, SIZE, 0, 0]
-    # Ranks 0 to 1 and 2 to 3 share no host: sums and broadcasts cross between them too.
+    # Subgroups of two hosts: their sums and broadcasts leave a host too.
     assert [one.bytes_between_hosts for one in opened(monkeypatch, INTERLEAVED, 2)] == [SIZE, SIZE, SIZE, SIZE]
     assert [one.bytes_per_step for one in opened(monkeypatch, ("a",))] == [0]
 
