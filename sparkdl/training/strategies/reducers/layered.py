@@ -84,7 +84,10 @@ class LayeredReduction:
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that this worker sends: a leader to other leaders and to its subgroup, the others to their leader."""
+        """Bytes that this worker sends: a leader to other leaders and to its subgroup, the others to their leader.
+
+        Gloo broadcasts by a tree: in subgroups of more than two workers, others send some of the leader's bytes.
+        """
         return sum(sum(self._sent(bucket.buffer.nbytes).values()) for bucket in self._buckets)
 
     @property
@@ -144,7 +147,10 @@ class LayeredReduction:
             return {subgroup[0]: size}
         firsts = [one[0] for one in self._subgroups]
         following = firsts[(firsts.index(own) + 1) % len(firsts)]
-        return {following: ring_bytes(size, len(firsts))} | dict.fromkeys(subgroup[1:], size)
+        sent = {following: ring_bytes(size, len(firsts))} | dict.fromkeys(subgroup[1:], size)
+        if len(subgroup) > 1:  # gloo reduces by a ring, in which the leader takes part
+            sent[subgroup[1]] += ring_bytes(size, len(subgroup)) // 2
+        return sent
 
 
 @dataclass(frozen=True)

@@ -164,11 +164,12 @@ def test_two_hosts_exchange_fewer_bytes_than_a_flat_ring(monkeypatch, hosts, mos
 
 def test_bytes_of_leaders_and_others(monkeypatch):
     leader, *others = opened(monkeypatch, UNEVEN)
-    assert leader.bytes_per_step == SIZE + 2 * SIZE  # to the other leader, and to two workers of the host
+    # To the other leader, to two workers of the host, and in the ring by which gloo sums inside the host.
+    assert leader.bytes_per_step == SIZE + 2 * SIZE + 2 * SIZE // 3
     assert [one.bytes_per_step for one in others] == [SIZE, SIZE, SIZE]
     assert [one.bytes_between_hosts for one in (leader, *others)] == [SIZE, SIZE, 0, 0]
     # Subgroups of two hosts: their sums and broadcasts leave a host too.
-    assert [one.bytes_between_hosts for one in opened(monkeypatch, INTERLEAVED, 2)] == [SIZE, SIZE, SIZE, SIZE]
+    assert [one.bytes_between_hosts for one in opened(monkeypatch, INTERLEAVED, 2)] == [3 * SIZE // 2, SIZE] * 2
     assert [one.bytes_per_step for one in opened(monkeypatch, ("a",))] == [0]
 
 
