@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sparkdl.training.loop import Training as Training
     from sparkdl.training.objective import Objective as Objective
     from sparkdl.training.strategies.allreduce import AllReduce as AllReduce
+    from sparkdl.training.strategies.reducers.layered import Layered as Layered
 
 __version__ = "0.1.0"
 
@@ -74,6 +75,7 @@ _NAMES = {
     "training.loop": "Training",
     "training.objective": "Objective",
     "training.strategies.allreduce": "AllReduce",
+    "training.strategies.reducers.layered": "Layered",
 }
 _HOMES = {name: f"sparkdl.{home}" for home, names in _NAMES.items() for name in names.split()}
 

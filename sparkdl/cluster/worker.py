@@ -119,9 +119,9 @@ def run_worker(
             result = worker.run(recorder, batches)
         finally:
             if worker.world is not None:
-                # A group's destructor joins threads. This reference releases the GIL meanwhile; a user's
+                # A group's destructor joins threads. The world's references release the GIL meanwhile; a user's
                 # DistributedDataParallel would hold it, and could deadlock.
-                worker.world.process_group = None
+                worker.world.release()
             recorder.close()
             if freezes:
                 gc.unfreeze()

@@ -13,7 +13,7 @@ import gc
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,6 +34,19 @@ from sparkdl.errors import PeerLost
 
 AllGather = Callable[[str], Sequence[str]]
 """Gives every worker's line to every worker, in rank order; blocks until all have called it."""
+
+_NCCL_ERRORS = {
+    # ``wait()`` blocks the worker's thread, and raises there if a collective fails or exceeds the group's timeout. The
+    # worker reports this as PeerLost, so the first cause stays another worker's. By default a watchdog thread would
+    # abort the process: Spark would report a crashed Python worker, perhaps before the first cause arrives.
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+    # The watchdog leaves errors to ``wait()``. Collectives of user code with async_op=False have no ``wait()`` and no
+    # timeout then: the driver ends their attempt by missing progress, see ``sparkdl.cluster.heartbeat``.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    # After a timeout torch's monitor thread would write its flight record, sleep for 8 minutes in which the group's
+    # destructor waits for it, and then abort the process.
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+}
 
 
 @dataclass(frozen=True)
@@ -106,8 +119,11 @@ def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
     local_rank = sum(line["host"] == lines[spec.rank]["host"] for line in lines[: spec.rank])
     choice = choose(lines, spec.rank, device=spec.device, backend=spec.backend)
     device = choice.device
-    world = World(spec.rank, spec.size, local_rank, device, spec.attempt, lines[spec.rank]["host"])
-    with _environment(spec, local_rank):
+    hosts = tuple(line["host"] for line in lines)
+    world = World(
+        spec.rank, spec.size, local_rank, device, spec.attempt, host=hosts[spec.rank], hosts=hosts, timeout=spec.timeout
+    )
+    with _environment(_variables(spec, local_rank)):
         store = HashStore() if spec.size == 1 else rendezvous.store
         store = store or _store(spec, lines[0]["address"], lines[0]["port"], None)
         world.store = PrefixStore(f"{spec.run}/{spec.attempt}", store)
@@ -153,15 +169,22 @@ def _store(spec: RendezvousSpec, host: str, port: int, listening: socket.socket 
         )
 
 
-@contextmanager
-def _environment(spec: RendezvousSpec, local_rank: int) -> Iterator[None]:
+def _variables(spec: RendezvousSpec, local_rank: int) -> dict[str, str]:
+    variables = {"RANK": str(spec.rank), "WORLD_SIZE": str(spec.size), "LOCAL_RANK": str(local_rank)}
     interface = interface_of(spec.address)
-    variables = {
-        "RANK": str(spec.rank),
-        "WORLD_SIZE": str(spec.size),
-        "LOCAL_RANK": str(local_rank),
-        **({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}),
-    }
+    if interface is not None:
+        # NCCL takes a plain name as a prefix: eth1 would match eth10 as well.
+        variables |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    if spec.device == "cuda":
+        if ":" in spec.address:  # NCCL prefers the interface's IPv4 address, which the others may not reach
+            variables["NCCL_SOCKET_FAMILY"] = "AF_INET6"
+        # A value that the user set stays, for example to debug.
+        variables |= {name: os.environ.get(name, value) for name, value in _NCCL_ERRORS.items()}
+    return variables
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     # An outer launcher's variables would misdirect user code that calls init_process_group().
     stale = ("MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID")
     before = {name: os.environ.get(name) for name in (*variables, *stale)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,11 +13,27 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn import functional as F
 
 from sparkdl.errors import PeerLost
 from sparkdl.telemetry.clock import Clock
 
-DATA = "data"  # the axis of the replicas
+DATA = "data"  # the axis of all workers
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How the gang's workers are divided into groups, the same on every worker.
+
+    Attributes:
+        groups: disjoint groups of ranks of the gang, each in ascending order; a rank in none is alone.
+        hosts: the host of each worker of the gang, by rank.
+        timeout: seconds until a collective in a group fails.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    hosts: tuple[str, ...]
+    timeout: float
 
 
 @dataclass
@@ -27,14 +44,33 @@ class Group:
         rank: this worker's rank in the group.
         size: workers of the group.
         handle: the ``torch.distributed`` process group; None in a group of one.
+        ranks: the ranks of the group's workers in the gang, in ascending order.
+        axis: the axis of the group; ``sparkdl.cluster.group.mesh`` divides it further.
     """
 
     rank: int = 0
     size: int = 1
     handle: Any = None
+    ranks: tuple[int, ...] = ()
+    axis: Axis | None = None
 
-    def sum_(self, tensor: Tensor, *, wait: bool = True) -> Any:
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of the group's workers, in the order of their ranks."""
+        return () if self.axis is None else tuple(self.axis.hosts[rank] for rank in self.ranks)
+
+    @property
+    def nccl(self) -> bool:
+        """Whether the group's backend is NCCL, which needs tensors on GPUs."""
+        return self.handle is not None and dist.get_backend(self.handle) == "nccl"
+
+    def sum_(self, tensor: Tensor, *, to: int | None = None, wait: bool = True) -> Any:
         """Sum a tensor over the workers, in place; its dtype must be one that the backend can add.
+
+        Args:
+            tensor: overwritten by the sum.
+            to: the only rank of the group that gets the sum; the others' tensors are then undefined. Default: all.
+            wait: whether to return only when the sum is there.
 
         Returns:
             The pending work if ``wait`` is False; else None, as in a group of one.
@@ -45,14 +81,10 @@ class Group:
         """
         if self.size == 1:
             return None
-        if not wait:
-            if not tensor.is_contiguous():
-                raise ValueError("a tensor that is summed without waiting has to be contiguous.")
-            with reaching_peers():
-                return dist.all_reduce(tensor, group=self.handle, async_op=True)
-        with _dense(tensor) as dense, reaching_peers():
-            dist.all_reduce(dense, group=self.handle)
-        return None
+        with _dense(tensor, wait=wait) as dense, reaching_peers():
+            options: dict[str, Any] = {"group": self.handle, "async_op": self.nccl or not wait}
+            work = dist.all_reduce(dense, **options) if to is None else dist.reduce(dense, group_dst=to, **options)
+            return _result(work, wait=wait)
 
     def mean_(self, tensor: Tensor) -> None:
         """Average a floating-point tensor over the workers, in place."""
@@ -60,26 +92,54 @@ class Group:
             self.sum_(tensor)
             tensor /= self.size
 
-    def broadcast_(self, tensor: Tensor, *, source: int = 0) -> None:
-        """Overwrite a tensor of any dtype with the tensor of rank ``source``, in place."""
-        if self.size > 1:
-            with _dense(tensor) as dense, reaching_peers():
-                # Bytes, since gloo supports few dtypes.
-                dist.broadcast(dense.view(-1).view(torch.uint8), group=self.handle, group_src=source)
+    def broadcast_(self, tensor: Tensor, *, source: int = 0, wait: bool = True) -> Any:
+        """Overwrite a tensor of any dtype with the tensor of rank ``source`` of the group, in place.
+
+        ``wait``, the result and errors are as of ``sum_``.
+        """
+        if self.size == 1:
+            return None
+        with _dense(tensor, wait=wait) as dense, reaching_peers():
+            # Bytes, since gloo supports few dtypes.
+            data, later = dense.view(-1).view(torch.uint8), self.nccl or not wait
+            return _result(dist.broadcast(data, group=self.handle, group_src=source, async_op=later), wait=wait)
 
     def gather(self, value: Any) -> list[Any]:
         """All workers' values in rank order, on every worker; values are pickled."""
         if self.size == 1:
             return [value]
-        values: list[Any] = [None] * self.size
+        packed = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        lengths = [int(length) for length in self._all_gather(torch.tensor([len(packed)]))]
+        rows = self._all_gather(F.pad(packed, (0, max(lengths) - len(packed))))
+        pairs = zip(rows, lengths, strict=True)
+        return [pickle.loads(row[:length].numpy().tobytes()) for row, length in pairs]  # noqa: S301 - of this gang
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """The workers' tensors, of one shape and dtype, on the CPU."""
+        tensor = tensor.cuda() if self.nccl else tensor
+        rows = [torch.empty_like(tensor) for _ in range(self.size)]
         with reaching_peers():
-            dist.all_gather_object(values, value, group=self.handle)
-        return values
+            _result(dist.all_gather(rows, tensor, group=self.handle, async_op=self.nccl), wait=True)
+        return [row.cpu() for row in rows]
+
+
+def _result(work: Any, *, wait: bool) -> Any:
+    """The pending work, or None once it is done; ``work`` is None if it already is.
+
+    Under NCCL every collective starts asynchronously: since torch 2.8 only the ``wait()`` of such a work times out.
+    """
+    if not wait:
+        return work
+    if work is not None:
+        work.wait()
+    return None
 
 
 @contextmanager
-def _dense(tensor: Tensor) -> Iterator[Tensor]:
+def _dense(tensor: Tensor, *, wait: bool) -> Iterator[Tensor]:
     """Yield a contiguous tensor and copy it back: gloo ignores strides."""
+    if not wait and not tensor.is_contiguous():
+        raise ValueError("a tensor that is exchanged without waiting has to be contiguous.")
     dense = tensor.contiguous()
     yield dense
     if dense is not tensor:
@@ -98,10 +158,13 @@ class World:
         attempt: the number of the attempt, from 0.
         host: the name of this worker's host.
         store: the rendezvous store, for messages outside the training group.
-        axes: axis name -> size; one data axis unless a layout sets others.
+        axes: axis name -> size of this worker's group; only ``"data"``, all workers, unless a layout opens others.
         clock: epoch and step of the gang; a failure carries the step.
         process_group: the ``torch.distributed`` group of all workers; None in a world of one.
         phase: current activity as one word; heartbeats report it to the driver.
+        hosts: the host of each worker, by rank; default: all on this host.
+        timeout: seconds until a collective fails.
+        groups: the groups of this worker along the axes that ``sparkdl.cluster.group.mesh`` opened.
     """
 
     rank: int = 0
@@ -115,12 +178,28 @@ class World:
     clock: Clock = field(default_factory=Clock)
     process_group: Any = None
     phase: str = "work"
+    hosts: tuple[str, ...] = ()
+    timeout: float = 600.0
+    groups: dict[str, Group] = field(default_factory=dict, repr=False)
 
     def group(self, axis: str = DATA) -> Group:
-        """The group of workers along an axis; raises ValueError if the world has no such axis."""
-        if axis not in (self.axes or {DATA: self.size}):
+        """This worker's group along an axis; connects nothing, so any worker may ask alone.
+
+        Raises:
+            ValueError: the world has no such axis.
+        """
+        if axis in self.groups:
+            return self.groups[axis]
+        if axis != DATA:
             raise ValueError(f"there is no axis {axis!r}; this world has {', '.join(self.axes or [DATA])}.")
-        return Group(self.rank, self.size, dist.group.WORLD if self.size > 1 else None)
+        ranks = tuple(range(self.size))
+        every = Axis((ranks,), self.hosts or (self.host,) * self.size, self.timeout)
+        return Group(self.rank, self.size, dist.group.WORLD if self.size > 1 else None, ranks, every)
+
+    def release(self) -> None:
+        """Drop this world's references to process groups."""
+        self.process_group = None
+        self.groups.clear()
 
     def all_gather_json(self, key: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Gather every worker's value in rank order through the store: plain JSON, no collective.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from sparkdl.cluster.group.devices import Gpus, choose, computing_on, find_gpus, free_memory, task_device
+from sparkdl.cluster.group.network import interface_of
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
 from sparkdl.errors import InvalidInput, WorkerFailed
 
@@ -107,6 +108,14 @@ def test_assignments_precede_local_ranks():
     assert cards(("a", 2, None), ("b", 2, None), ("a", 2, None)) == [(0, "nccl"), (0, "nccl"), (1, "nccl")]
 
 
+def test_several_gpus_on_several_hosts_share_one_backend():
+    # The choice is the gang's: its subgroups inside a host and between hosts use the same backend.
+    hosts = [("a", 2, None), ("b", 2, None), ("a", 2, None), ("b", 2, None)]
+    assert cards(*hosts) == [(0, "nccl"), (0, "nccl"), (1, "nccl"), (1, "nccl")]
+    assert cards(*hosts, ("c", 8, 5)) == [*cards(*hosts), (5, "nccl")]
+    assert cards(*hosts, backend="gloo") == [(0, "gloo"), (0, "gloo"), (1, "gloo"), (1, "gloo")]
+
+
 def test_workers_on_cpus_use_gloo():
     for backend in ("auto", "gloo"):
         assert choose([{"host": "a"}], 0, device="cpu", backend=backend).backend == "gloo"
@@ -180,6 +189,33 @@ def test_the_gpu_is_current_before_the_group_exists_and_its_memory_is_freed_afte
     with join(one, meet(one, lambda line: [line])) as world:
         assert world.device == torch.device("cuda", 2)
     assert fake == [torch.device("cuda", 2), "gloo", "freed"]
+
+
+NCCL_VARIABLES = (
+    *("TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_DUMP_ON_TIMEOUT"),
+    *("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY"),
+)
+
+
+def variables(one: RendezvousSpec) -> list[str | None]:
+    """NCCL's variables inside the gang."""
+    with join(one, meet(one, lambda line: [line])):
+        return [os.environ.get(name) for name in NCCL_VARIABLES]
+
+
+def test_a_failed_collective_of_nccl_raises_in_the_workers_thread(fake, monkeypatch):
+    """By default torch's watchdog ends the process after a timeout, and the first cause is lost."""
+    for name in NCCL_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    interface = interface_of("127.0.0.1")
+    assert variables(spec(backend="gloo")) == ["1", "0", "0", f"={interface}", None]
+    assert not set(NCCL_VARIABLES) & set(os.environ)
+    monkeypatch.setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")  # a user who debugs
+    assert variables(spec(backend="gloo"))[:3] == ["1", "0", "1"]
+    assert os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    monkeypatch.delenv("TORCH_NCCL_DUMP_ON_TIMEOUT")
+    assert variables(RendezvousSpec(0, 1, "run", 0, "127.0.0.1"))[:3] == [None] * 3
+    assert variables(replace(spec(backend="gloo"), address="2001:db8::1"))[3:] == [None, "AF_INET6"]
 
 
 def test_an_error_of_the_assignment_reaches_the_other_workers(fake):

@@ -1,0 +1,168 @@
+"""Layered sum of buckets: inside each subgroup of workers, then among one leader of each (layered SGD, LSGD).
+
+A subgroup ``S_h`` has the workers of one host, the first of them as its leader. ``b_i`` is worker ``i``'s bucket:
+
+    s_h = sum of b_i over i in S_h      the leader of S_h receives the sum of its subgroup
+    s   = sum of s_h over h             the leaders all-reduce, the only bytes between hosts
+    b_i = s                             each leader broadcasts to its subgroup
+
+This is the sum of all workers: K. Yu, T. Flynn, S. Yoo and N. D'Imperio, Layered SGD: A decentralized and synchronous
+SGD algorithm for scalable deep neural network training, 2020, arXiv:1906.05936. All workers end with the bytes of the
+leaders' all-reduce, so they are bit-identical. The result differs from ``Exact`` by rounding, since the order of
+additions differs.
+
+What overlaps: the first sum of a bucket starts in the backward pass, when the bucket is full. The exchange of the
+leaders and the broadcast follow in a thread, in the order of buckets, while the backward pass computes earlier layers
+and later buckets are summed. The paper overlaps the leaders' exchange with loading; here a thread prefetches batches
+all the time, so it loads the next batches meanwhile. The next forward pass, and on GPUs the copy of its batch, do not
+overlap: the step needs the sums first.
+
+In a ring of ``H`` leaders each sends ``2 (H - 1) / H`` times the bytes of a bucket. In ``Exact``'s ring of all workers
+each connection between hosts carries ``2 (N - 1) / N`` times these bytes. Two hosts with two workers each send 2/3 of
+``Exact``'s bytes between hosts, and 1/3 if the ranks of the hosts alternate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparkdl.cluster.group.mesh import Rule, by_host, consecutive, leaders, split
+from sparkdl.cluster.group.world import Group, reaching_peers
+from sparkdl.errors import InvalidInput
+from sparkdl.io.threads import in_background
+from sparkdl.training.strategies.buckets import Bucket
+from sparkdl.training.strategies.reducers import PendingReduce
+from sparkdl.training.strategies.reducers.exact import ring_bytes
+
+
+@dataclass(frozen=True)
+class Layered:
+    """Sum inside each host, then among one leader of each host; the sum of ``Exact`` up to rounding.
+
+    It sends fewer bytes between hosts if hosts have several workers. On one host, or with one worker on each, it has no
+    advantage. Paper: Layered SGD, arXiv:1906.05936.
+
+    Attributes:
+        inner: workers of a subgroup, of consecutive ranks; the last subgroup has the remainder. Default: the workers of
+            each host, by the names of the workers' hosts.
+
+    Raises:
+        InvalidInput: ``inner`` is below 1.
+    """
+
+    inner: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.inner is not None and self.inner < 1:
+            raise InvalidInput(f"inner is {self.inner}; expected at least 1, or None for the workers of each host.")
+
+    def open(self, buckets: Sequence[Bucket], group: Group) -> LayeredReduction:
+        """Open the reducer; this connects the workers of each subgroup, and the leaders."""
+        return LayeredReduction(
+            buckets, group, by_host if self.inner is None else partial(consecutive, size=self.inner)
+        )
+
+
+class LayeredReduction:
+    """Layered sum; it has no state."""
+
+    def __init__(self, buckets: Sequence[Bucket], group: Group, rule: Rule) -> None:
+        self._buckets, self._group = buckets, group
+        self._subgroups = rule(group.hosts)
+        # Two groups of the same workers: sums and broadcasts interleave differently on leaders and others.
+        self._sums, self._broadcasts = split(group, rule), split(group, rule)
+        self._leaders = split(group, partial(_leaders, rule=rule))
+        self._last: Future[Any] | None = None
+        self._stream: Any = torch.cuda.Stream() if group.nccl else None  # type: ignore[no-untyped-call]
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that this worker sends: a leader to other leaders and to its subgroup, the others to their leader.
+
+        Gloo broadcasts by a tree: in subgroups of more than two workers, others send some of the leader's bytes.
+        """
+        return sum(sum(self._sent(bucket.buffer.nbytes).values()) for bucket in self._buckets)
+
+    @property
+    def bytes_between_hosts(self) -> int:
+        """The part of ``bytes_per_step`` that leaves this worker's host."""
+        hosts, own = self._group.hosts, self._group.rank
+        sent = (self._sent(bucket.buffer.nbytes) for bucket in self._buckets)
+        return sum(size for one in sent for to, size in one.items() if hosts[to] != hosts[own])
+
+    def start(self, bucket: Bucket) -> PendingReduce:
+        """Start to sum a bucket inside the subgroup; the rest follows in a thread, under NCCL on a stream."""
+        if self._stream is not None:
+            return self._enqueue(bucket.buffer)
+        summed = self._sums.sum_(bucket.buffer, to=0, wait=False)
+        before, self._last = self._last, None
+        self._last = in_background(partial(self._exchange, bucket.buffer, summed, before), "sparkdl-layered")
+        return _Pending(self._last)
+
+    def state_dict(self) -> dict[str, Any]:
+        """An empty state."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Ignore the empty state."""
+
+    def _exchange(self, buffer: Tensor, summed: Any, before: Future[Any] | None) -> Any:
+        if before is not None:
+            before.result()  # every worker exchanges the buckets in the same order
+        on_device = torch.cuda.device_of(buffer)  # type: ignore[no-untyped-call]
+        with on_device, reaching_peers():  # a new thread begins on GPU 0
+            if summed is not None:
+                summed.wait()
+            self._leaders.sum_(buffer)
+            return self._broadcasts.broadcast_(buffer, wait=False)
+
+    def _enqueue(self, buffer: Tensor) -> PendingReduce:
+        # NCCL wants the collectives of all its groups in one order on every worker, so no thread starts any of them.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        pending: Any = None
+        with torch.cuda.stream(self._stream):
+            for start in (
+                partial(self._sums.sum_, to=0, wait=False),
+                partial(self._leaders.sum_, wait=False),
+                partial(self._broadcasts.broadcast_, wait=False),
+            ):
+                if pending is not None:
+                    pending.synchronize()  # the stream waits, the thread does not
+                pending = start(buffer) or pending
+        work: PendingReduce = pending
+        return work
+
+    def _sent(self, size: int) -> dict[int, int]:
+        """Bytes that this worker sends to each rank for a bucket of ``size`` bytes."""
+        own = self._group.rank
+        subgroup = next(one for one in self._subgroups if own in one)
+        if own != subgroup[0]:
+            return {subgroup[0]: size}
+        firsts = [one[0] for one in self._subgroups]
+        following = firsts[(firsts.index(own) + 1) % len(firsts)]
+        sent = {following: ring_bytes(size, len(firsts))} | dict.fromkeys(subgroup[1:], size)
+        if len(subgroup) > 1:  # gloo reduces by a ring, in which the leader takes part
+            sent[subgroup[1]] += ring_bytes(size, len(subgroup)) // 2
+        return sent
+
+
+@dataclass(frozen=True)
+class _Pending:
+    exchange: Future[Any]
+
+    def wait(self) -> None:
+        """Wait for the leaders' exchange, then for the broadcast."""
+        broadcast = self.exchange.result()
+        if broadcast is not None:
+            broadcast.wait()
+
+
+def _leaders(hosts: Sequence[str], rule: Rule) -> list[tuple[int, ...]]:
+    return leaders(rule(hosts))
