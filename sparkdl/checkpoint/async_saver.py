@@ -91,7 +91,10 @@ class Saver:
         _yield_to_training()
         began = time.monotonic()
         with span("save checkpoint", clock=checkpoint.clock):
-            self._write(replace(checkpoint, shards=on_host(checkpoint.shards, self._world.device, ready)))
+            shards = on_host(checkpoint.shards, self._world.device, ready)
+            if self._given_up.is_set():  # the gang failed meanwhile, perhaps in a sum that the copy waited for
+                return
+            self._write(replace(checkpoint, shards=shards))
         self.cost = time.monotonic() - began
 
     def _write(self, checkpoint: Checkpoint) -> None:

@@ -19,7 +19,7 @@ from sparkdl.errors import Fenced
 from sparkdl.io.files import Folder
 from sparkdl.io.serialization import unpack_state
 from sparkdl.telemetry.clock import Clock
-from tests.fake_gpu import GPU, MAIN, install
+from tests.fake_gpu import GPU, MAIN, FakeStream, install
 
 
 def save(savers, step):
@@ -158,3 +158,15 @@ def test_a_copy_that_a_gpu_has_no_memory_for_goes_to_the_host(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "clone", full)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: "on the host")
     assert copied([torch.ones(2)]) == ["on the host"]
+
+
+def test_a_copy_that_waited_for_a_failed_gang_is_not_saved(local, savers, monkeypatch):
+    """A sum that timed out leaves garbage in the copy, which the end of the gang releases."""
+    gpu = install(monkeypatch)
+    for saver in savers:
+        saver._world.device = GPU
+        monkeypatch.setattr(FakeStream, "synchronize", lambda stream, saver=saver: saver._given_up.set())
+        save([saver], 1)
+        saver.wait()
+    assert gpu.kinds("event")
+    assert local.latest() is None

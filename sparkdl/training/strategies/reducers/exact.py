@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl.cluster.group.world import Group
+from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce
 
@@ -30,10 +30,15 @@ class Exact:
 
 
 class ExactReduction:
-    """The backend's all-reduce; it has no state."""
+    """The backend's all-reduce; it has no state.
+
+    Under NCCL a step does not wait for its sums, its stream does. If a sum fails or exceeds the group's timeout, it
+    raises one step later, when the bucket starts again; the epoch's end waits for all.
+    """
 
     def __init__(self, buckets: Sequence[Bucket], group: Group) -> None:
         self._buckets, self._group = buckets, group
+        self._last: dict[int, Any] = {}  # by bucket, under NCCL: the sum of the step before
 
     @property
     def bytes_per_step(self) -> int:
@@ -42,8 +47,15 @@ class ExactReduction:
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Start the backend's all-reduce of the bucket's buffer."""
-        exchange: PendingReduce = self._group.sum_(bucket.buffer, wait=False)
-        return exchange
+        if bucket.index in self._last:
+            with reaching_peers():
+                self._last.pop(bucket.index).wait()
+        exchange: Any = self._group.sum_(bucket.buffer, wait=False)
+        if not self._group.nccl:
+            work: PendingReduce = exchange
+            return work
+        self._last[bucket.index] = exchange
+        return OnStream(exchange)
 
     def state_dict(self) -> dict[str, Any]:
         """An empty state."""
@@ -51,3 +63,14 @@ class ExactReduction:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Ignore the empty state."""
+
+
+@dataclass(frozen=True)
+class OnStream:
+    """A pending sum of NCCL for which the current stream waits, and the thread does not."""
+
+    work: Any
+
+    def wait(self) -> None:
+        """Let the current stream wait for the sum."""
+        self.work.synchronize()

@@ -1,0 +1,98 @@
+"""Scoring on GPUs: memory, copies, and a stage of its own. No test needs a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pyspark.ml.functions import array_to_vector
+from pyspark.sql import functions
+from torch import nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.ml.inference.model_cache import CachedModel
+from sparkdl.ml.inference.own_stage import with_scores
+from sparkdl.ml.inference.scorer import score
+from tests.fake_gpu import GPU, MAIN, install
+from tests.ml import nets
+from tests.ml.inference.test_inference import X, features, made, plan
+
+
+class Small(nn.Linear):
+    """A GPU whose memory suffices for a few rows."""
+
+    most = 8
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+
+    def forward(self, x):
+        if len(x) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. More advice.")
+        return super().forward(x)
+
+
+class Weighs(nn.Linear):
+    """Multiplies a row's output by an integer."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+
+    def forward(self, x, times):
+        return super().forward(x) * times[:, None]
+
+
+def test_if_memory_does_not_suffice_the_batch_is_halved_once():
+    loaded, inputs = CachedModel(Small(), rows=14), (torch.rand(40, 3),)
+    with pytest.warns(UserWarning, match=r"CUDA out of memory. The model now scores 7 rows at a time\."):
+        scores = score(loaded, inputs)
+    torch.testing.assert_close(scores, nn.Linear.forward(loaded.module, inputs[0]))
+    assert loaded.rows == 7
+    loaded.module.most = 3
+    with pytest.raises(torch.OutOfMemoryError):
+        score(loaded, inputs)
+    assert loaded.rows == 7
+
+
+def test_rows_are_copied_to_a_gpu_while_it_scores(monkeypatch):
+    inputs = (torch.rand(40, 3), torch.randint(9, (40,), dtype=torch.int32))
+    module = Weighs()
+    expected = module(inputs[0], inputs[1].long())
+    gpu = install(monkeypatch)
+    torch.testing.assert_close(score(CachedModel(module, rows=16, device=GPU), inputs), expected)
+    assert {entry[1:] for entry in gpu.kinds("to")} == {("side 1", True, False)}
+    assert [entry[1:] for entry in gpu.kinds("wait")] == [(MAIN, "side 1")] * 3
+    assert [entry[1] for entry in gpu.kinds("synchronize")] == [MAIN]  # once, for all results
+
+
+@pytest.mark.parametrize(("factory", "kind"), [(nets.column, "regressor"), (nets.scores, "classifier")])
+def test_scores_in_a_stage_of_its_own_are_those_of_the_udf(spark, monkeypatch, factory, kind):
+    """On GPUs whole rows travel through Python, of any types and names."""
+    model, rows = made(factory, kind), features().repartition(3)
+    rows = rows.select(
+        *("row", "x", functions.col("row").alias("twice"), (functions.col("row") * 2).alias("twice")),
+        array_to_vector("x").alias("vector"),
+        functions.create_map(functions.lit("k"), "row").alias("map"),
+        functions.lit(None).cast("timestamp").alias("null"),
+    )
+    expected = model.transform(rows)
+    monkeypatch.setattr("sparkdl.ml.inference.udf.gpu_profile", lambda spark, device: "one GPU a task")
+    local = lambda *args: with_scores(*args[:-1], None)  # noqa: E731 - a local master has no profiles
+    monkeypatch.setattr("sparkdl.ml.inference.udf.with_scores", local)
+    scored = model.transform(rows)
+    assert "MapInArrow" in plan(scored)
+    assert [(field.name, field.dataType, field.metadata) for field in scored.schema] == [
+        (field.name, field.dataType, field.metadata) for field in expected.schema
+    ]
+    for one, other in zip(sorted(scored.collect()), sorted(expected.collect()), strict=True):
+        assert one[:7] == other[:7]
+        for output, same in zip(one[7:], other[7:], strict=True):
+            np.testing.assert_allclose(output, same, rtol=1e-6)
+
+
+def test_a_model_without_a_gpu_names_the_cure(spark):
+    model = made(nets.column, "regressor")
+    model.setDevice("cuda")
+    with pytest.raises(InvalidInput, match=r"PyTorch sees 0 GPUs in this process\..*model.setDevice\('cpu'\)"):
+        model.predict(X)
+    assert len(model.setDevice("cpu").predict(X)) == len(X)
