@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,6 +66,20 @@ class Group:
             with _dense(tensor) as dense, reaching_peers():
                 # Bytes, since gloo supports few dtypes.
                 dist.broadcast(dense.view(-1).view(torch.uint8), group=self.handle, group_src=source)
+
+    def exchange(self, tensor: Tensor, peers: Sequence[int]) -> list[Tensor]:
+        """Send a tensor to these ranks, and return theirs in the same order; the tensors have one shape and dtype.
+
+        Each of the ``peers`` names this rank in turn, and exchanges its tensors in the same order.
+        """
+        received = [torch.empty_like(tensor) for _ in peers]
+        with _dense(tensor) as dense, reaching_peers():
+            messages: list[tuple[Any, Tensor, int]] = [(dist.isend, dense, peer) for peer in peers]
+            messages += [(dist.irecv, other, peer) for other, peer in zip(received, peers, strict=True)]
+            pending = [dist.P2POp(kind, part, group=self.handle, group_peer=peer) for kind, part, peer in messages]
+            for work in dist.batch_isend_irecv(pending) if pending else ():
+                work.wait()
+        return received
 
     def gather(self, value: Any) -> list[Any]:
         """All workers' values in rank order, on every worker; values are pickled."""
