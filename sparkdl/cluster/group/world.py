@@ -72,7 +72,7 @@ class Group:
 
         Each of the ``peers`` names this rank in turn, and exchanges its tensors in the same order.
         """
-        received = [torch.empty_like(tensor) for _ in peers]
+        received = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in peers]
         with _dense(tensor) as dense, reaching_peers():
             messages: list[tuple[Any, Tensor, int]] = [(dist.isend, dense, peer) for peer in peers]
             messages += [(dist.irecv, other, peer) for other, peer in zip(received, peers, strict=True)]

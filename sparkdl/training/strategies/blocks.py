@@ -24,41 +24,44 @@ BUCKET_BYTES = 25 << 20
 class BlockCounter:
     """Counts the steps of the current block.
 
-    ``steps`` are the finished ones. Only the worker with ``warn`` warns.
+    Attributes:
+        steps: finished steps of the block.
+        warn: whether this worker warns if an epoch is shorter than a block.
     """
 
     def __init__(self, every: int, *, warn: bool) -> None:
         self.steps = 0
-        self._every, self._warn = every, warn
-        self._full = False  # whether a block had all its steps
+        self.warn = warn
+        self._every = every
+        self._settled = False  # whether a block had all its steps, or a warning said that none has
 
     def step(self) -> bool:
         """Count a step; return whether it ends the block."""
         self.steps += 1
         if self.steps < self._every:
             return False
-        self.steps, self._full = 0, True
+        self.steps, self._settled = 0, True
         return True
 
     def end_epoch(self) -> bool:
-        """End the block with the epoch; return whether it has steps. Warns if no block has all its steps."""
+        """End the block with the epoch; return whether it has steps. Warns once if no block has had all its steps."""
         steps, self.steps = self.steps, 0
-        if steps and not self._full and self._warn:
+        if steps and not self._settled and self.warn:
             warnings.warn(
-                f"every={self._every} is ignored: an epoch's end ends each block, after {steps} steps. Set every to at "
-                "most that number, or lower batchSize.",
+                f"every={self._every} is ignored: the epoch ended its only block after step {steps} of {self._every}. "
+                "Lower every, or batchSize.",
                 stacklevel=3,
             )
-        self._full = self._full or bool(steps)  # one warning is enough
+            self._settled = True
         return bool(steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Steps of the block, and whether a block had all its steps."""
-        return {"steps": self.steps, "full": self._full}
+        """Steps of the block, and whether a warning is needless."""
+        return {"steps": self.steps, "settled": self._settled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        self.steps, self._full = state["steps"], state["full"]
+        self.steps, self._settled = state["steps"], state["settled"]
 
 
 class ParameterSum:

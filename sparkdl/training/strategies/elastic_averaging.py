@@ -36,9 +36,9 @@ class ElasticAveraging:
     """EASGD: workers train alone, and every few steps a spring pulls them and a common center together.
 
     Validation, early stopping, the best weights and the result take the center; training continues from each worker's
-    own weights. Each epoch's end is an exchange as well. If a run resumes with another number of workers, all start from
-    the center. Optimizer, scheduler and ``maxGradNorm`` are each worker's own. One worker trains without a spring. A
-    worker holds two more copies of the weights, and three during validation.
+    own weights. Each epoch's end is an exchange as well. If a run resumes with another number of workers, all start
+    from the center. Optimizer, scheduler and ``maxGradNorm`` are each worker's own. One worker trains without a spring.
+    A worker holds two more copies of the weights, and three during validation.
 
     Attributes:
         every: steps between two exchanges, tau in the paper.

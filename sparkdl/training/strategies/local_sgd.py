@@ -12,8 +12,9 @@ The settings give the algorithms of
 
 * S. Stich, Local SGD converges fast and communicates little, ICLR 2019: eta = 1, beta = 0;
 * T. Lin et al., Don't use large mini-batches, use local SGD, ICLR 2020 (post-local SGD): the same, with ``warmup``;
-* K. Chen and Q. Huo, Scalable training of deep learning machines by incremental block training with intra-block parallel
-  optimization and blockwise model-update filtering, ICASSP 2016 (block momentum, BMUF): eta = zeta, beta = 1 - 1 / N;
+* K. Chen and Q. Huo, Scalable training of deep learning machines by incremental block training with intra-block
+  parallel optimization and blockwise model-update filtering, ICASSP 2016 (block momentum, BMUF): eta = zeta,
+  beta = 1 - 1 / N;
 * J. Wang et al., SlowMo: improving communication-efficient distributed SGD with slow momentum, ICLR 2020: eta = alpha;
 * A. Douillard et al., DiLoCo: distributed low-communication training of language models, 2023, arXiv:2311.08105: AdamW
   as the optimizer, eta = 0.7, beta = 0.9 with Nesterov's momentum.
@@ -33,6 +34,7 @@ from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
+from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
@@ -99,7 +101,9 @@ class LocalSGD:
         Raises:
             InvalidInput: ``workers`` is below 1, or a field is out of range.
         """
-        momentum = 1 - 1 / max(1, workers)
+        if workers < 1:
+            raise InvalidInput(f"workers is {workers}; expected at least 1.")
+        momentum = 1 - 1 / workers
         defaults = {"momentum": momentum, "nesterov": nesterov and momentum > 0, "reset_inner": True}
         return cls(every, **(defaults | settings))
 
@@ -156,7 +160,9 @@ class LocalSGDSync:
         return self._sum.reduction.bytes_per_step // self._strategy.every
 
     def start_epoch(self) -> None:
-        """Nothing, since the replica continues from the common weights."""
+        """Nothing to prepare, since the replica continues from the common weights."""
+        # The warm-up's last epoch may have too few steps for a block.
+        self._block.warn = self._group.rank == 0 and self._warmup is None
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Take a local step, in the warm-up a common one; exchange if the block ends."""
