@@ -228,7 +228,7 @@ LOCAL = {
     "LocalSGD": LocalSGD(every=3, lr=0.7, momentum=0.9, nesterov=True, warmup=1),
     "LocalSGD that resets": LocalSGD(every=3, warmup=7, reset_inner=True),
     "ElasticAveraging": ElasticAveraging(every=3),
-    "Gossip": Gossip("random", every=2),
+    "Gossip": Gossip("random", every=3),
 }
 
 
@@ -300,10 +300,9 @@ def test_outer_momentum_survives_another_number_of_workers(pair, tmp_path):
 
 
 def test_buffers_are_averaged_at_the_end_of_a_block(pair, tmp_path):
+    folder = Folder(str(tmp_path))
     for average in (True, False):
-        run(
-            pair, "Adam", folder := Folder(str(tmp_path)), strategy=LocalSGD(every=3, average_buffers=average), epochs=1
-        )
+        run(pair, "Adam", folder, strategy=LocalSGD(every=3, average_buffers=average), epochs=1)
         for step, alike in ((2, False), (3, average), (5, True)):
             states = (unpack_state(folder.file(step, rank).read_bytes()) for rank in range(2))
             means = [state["local"]["replica"]["local"]["buffers"]["norm.running_mean"] for state in states]

@@ -72,14 +72,16 @@ class Group:
 
         Each of the ``peers`` names this rank in turn, and exchanges its tensors in the same order.
         """
-        received = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in peers]
-        with _dense(tensor) as dense, reaching_peers():
-            messages: list[tuple[Any, Tensor, int]] = [(dist.isend, dense, peer) for peer in peers]
+        # Gloo sends from the host's memory only.
+        staged = tensor.cpu() if peers and dist.get_backend(self.handle) == "gloo" else tensor
+        received = [torch.empty_like(staged, memory_format=torch.contiguous_format) for _ in peers]
+        with reaching_peers():
+            messages: list[tuple[Any, Tensor, int]] = [(dist.isend, staged.contiguous(), peer) for peer in peers]
             messages += [(dist.irecv, other, peer) for other, peer in zip(received, peers, strict=True)]
             pending = [dist.P2POp(kind, part, group=self.handle, group_peer=peer) for kind, part, peer in messages]
             for work in dist.batch_isend_irecv(pending) if pending else ():
                 work.wait()
-        return received
+        return [other.to(tensor.device) for other in received]
 
     def gather(self, value: Any) -> list[Any]:
         """All workers' values in rank order, on every worker; values are pickled."""

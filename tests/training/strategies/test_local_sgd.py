@@ -150,8 +150,7 @@ class BlockMomentum:
         self.D, self.zeta, self.eta, self.nesterov = torch.zeros_like(self.W), zeta, eta, nesterov
 
     def __call__(self, trainees: list[Trainee]) -> None:
-        G = -change(self.broadcast, trainees)
-        self.D = self.eta * self.D + self.zeta * G
+        self.D = self.eta * self.D - self.zeta * change(self.broadcast, trainees)
         self.W = self.W + self.D
         self.broadcast = self.W + self.eta * self.D if self.nesterov else self.W
         spread(trainees, self.broadcast, reset=True)
