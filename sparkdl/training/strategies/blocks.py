@@ -6,13 +6,13 @@ replicas have to be equal.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group, reaching_peers
+from sparkdl.telemetry.emit import notify
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers import Reducer
@@ -47,10 +47,9 @@ class BlockCounter:
         """End the block with the epoch; return whether it has steps. Warns once if no block has had all its steps."""
         steps, self.steps = self.steps, 0
         if steps and not self._settled and self.warn:
-            warnings.warn(
+            notify(
                 f"every={self._every} is ignored: the epoch ended its only block after step {steps} of {self._every}. "
-                "Lower every, or batchSize.",
-                stacklevel=3,
+                "Lower every, or batchSize."
             )
             self._settled = True
         return bool(steps)

@@ -275,7 +275,7 @@ def test_block_longer_than_an_epoch_warns():
     def trained(strategy: Any) -> None:
         InlineCluster().gang(work.Fit(CASE.training(strategy)), numbers(), CASE.columns())
 
-    with pytest.warns(UserWarning, match=r"every=8 is ignored: .* after step 7 of 8") as caught:
+    with pytest.warns(RuntimeWarning, match=r"every=8 is ignored: .* after step 7 of 8") as caught:
         trained(LocalSGD(every=8))
     assert len(caught) == 1
     trained(LocalSGD(every=7))
