@@ -11,6 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
+from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
@@ -94,10 +97,12 @@ def test_outer_momentum_survives_another_number_of_workers(pair, tmp_path):
     objective = Objective(work.Seeded(work.Net), nn.MSELoss(), partial(torch.optim.SGD, lr=0.1), precision="fp64")
     columns = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("row"), floating="float64")
     training = Training(objective, 48, 1, strategy=LocalSGD(every=1, lr=0.5, momentum=0.9))
-    checkpointer = Elastic(str(tmp_path))
+    checkpoints = Checkpoints(str(tmp_path), run="elastic")
+    saving = replace(training, checkpointer=Checkpointer(checkpoints, CheckpointInterval.of("1 epochs")))
     for epochs, cluster in enumerate((pair, InlineCluster(), pair), start=1):
-        start = replace(checkpointer, start=epochs - 1 or None)
-        (trained, *_) = cluster.gang(replace(training, epochs=epochs, checkpointer=start), numbers(), columns)
+        attempt = checkpoints.next_attempt()
+        trained, *_ = cluster.gang(replace(saving, epochs=epochs), numbers(), columns, attempt=attempt)
+        assert [row["epoch"] for row in trained.history] == [*range(1, epochs + 1)]
     momentum = replace(objective, optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9))
     (expected,) = InlineCluster().gang(Training(momentum, 48, 3), numbers(), columns)
     ends = [objective.build() for _ in range(2)]

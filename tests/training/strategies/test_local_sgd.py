@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from docs.examples.reducer import HalfPrecision
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
@@ -269,6 +270,14 @@ def test_bytes_are_those_of_a_reduction_over_the_steps_of_a_block(pair):
     every, once = (fit(pair, CASE, LocalSGD(every=steps))[0]["report"]["bytes_per_step"] for steps in (5, 1))
     assert every == once // 5
     assert once == fit(pair, CASE, AllReduce())[0]["report"]["bytes_per_step"]
+
+
+@pytest.mark.parametrize("strategy", [LocalSGD(every=3), ElasticAveraging(every=3)])
+def test_reducer_sums_the_changes(pair, strategy):
+    exact, near = (fit(pair, CASE, replace(strategy, reduce=reduce))[0] for reduce in (None, HalfPrecision()))
+    assert_equal(near["parameters"], exact["parameters"], 0.01)
+    assert any((near["parameters"][name] != array).any() for name, array in exact["parameters"].items())
+    assert near["report"]["bytes_per_step"] < exact["report"]["bytes_per_step"]
 
 
 def test_block_longer_than_an_epoch_warns():
