@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from sparkdl.training.loop import Training as Training
     from sparkdl.training.objective import Objective as Objective
     from sparkdl.training.strategies.allreduce import AllReduce as AllReduce
+    from sparkdl.training.strategies.elastic_averaging import ElasticAveraging as ElasticAveraging
+    from sparkdl.training.strategies.gossip import Gossip as Gossip
+    from sparkdl.training.strategies.local_sgd import LocalSGD as LocalSGD
     from sparkdl.training.strategies.reducers.layered import Layered as Layered
 
 __version__ = "0.1.0"
@@ -76,6 +79,9 @@ _NAMES = {
     "training.objective": "Objective",
     "training.strategies.allreduce": "AllReduce",
     "training.strategies.reducers.layered": "Layered",
+    "training.strategies.elastic_averaging": "ElasticAveraging",
+    "training.strategies.gossip": "Gossip",
+    "training.strategies.local_sgd": "LocalSGD",
 }
 _HOMES = {name: f"sparkdl.{home}" for home, names in _NAMES.items() for name in names.split()}
 

@@ -25,11 +25,11 @@ from sparkdl.data.device_cache import fits
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.evaluate import batches, summed_losses
-from sparkdl.rounds.hyperparameters import check, check_at_least, check_integers
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import pieces, trainable
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.objective import Objective
+from sparkdl.training.strategies.hyperparameters import check, check_at_least, check_integers
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Protocol
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.hyperparameters import check, check_at_least
+from sparkdl.training.strategies.hyperparameters import check, check_at_least
 
 
 class Prox(Protocol):

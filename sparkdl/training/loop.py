@@ -1,7 +1,9 @@
 """The training loop of every worker. Read this file first.
 
 place -> attach -> restore
--> for batch in batches: replica.gradients(batch); sync.update(clock, batch); clock.tick -> detach
+-> for epoch: sync.start_epoch -> for batch: replica.gradients(batch); sync.update(clock, batch); clock.tick
+              -> sync.end_epoch -> validate, save
+-> detach
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
         with state.restored(), monitor.measured():
             monitor.start()
             while not state.finished:
+                sync.start_epoch()
                 for batch in rows.batches(world.clock.epoch, start=state.position):
                     for number, micro_batch in enumerate(batch.split(training.micro_batches), start=1):
                         loss = replica.gradients(micro_batch, last=number == training.micro_batches)
@@ -63,6 +66,7 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
                     sync.update(world.clock, batch)
                     world.clock.tick(batch.total)
                     monitor.end_step(batch)
+                sync.end_epoch()
                 world.clock.end_epoch()
                 monitor.end_epoch()
             sync.detach()

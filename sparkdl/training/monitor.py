@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher
 from sparkdl.data.sampler import Plan
@@ -23,6 +22,7 @@ from sparkdl.training.callbacks import CallbackContext, Requests, agreed, method
 from sparkdl.training.evaluate import observe
 from sparkdl.training.metrics import MetricAccumulator
 from sparkdl.training.monitored_value import monitored
+from sparkdl.training.strategies import average_buffers
 from sparkdl.training.trainer_state import TrainerState
 
 _PROGRESS = 0.25  # seconds between progress events of rank 0, which the progress bar shows
@@ -181,19 +181,3 @@ class TrainingMonitor:
             for method in self._callbacks[moment]:
                 method(run)
             enter_phase("other")
-
-
-def average_buffers(module: nn.Module, group: Group, share: float) -> None:
-    """Average floating-point buffers over the workers; batch normalisation updates them locally.
-
-    ``share`` is this worker's fraction of all training rows. If it is 0, the worker's buffers do not count.
-    """
-    if group.size == 1:
-        return
-    for buffer in module.buffers():
-        values = torch.view_as_real(buffer) if buffer.is_complex() else buffer
-        if values.is_floating_point():
-            # In double precision, so that a buffer that is equal on all workers stays unchanged.
-            total = values.double() * share if share else torch.zeros_like(values, dtype=torch.float64)
-            group.sum_(total)
-            values.copy_(total)

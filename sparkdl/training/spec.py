@@ -77,6 +77,13 @@ class TrainingSpec:
         if not self.min_delta >= 0:
             raise InvalidInput(f"min_delta is {self.min_delta}; expected at least 0.")
         check_callbacks(self.callbacks)
+        together = [type(each).__name__ for each in self.callbacks if getattr(each, "replicated", False)]
+        if together and not getattr(self.strategy, "replicated", True):
+            raise InvalidInput(
+                f"callbacks has {', '.join(together)}, which expects equal weights on all workers after each step, and "
+                f"strategy is {type(self.strategy).__name__}, whose workers train alone for several steps. Leave the "
+                "callback out, or set strategy=AllReduce()."
+            )
 
     def keeps_best(self, *, validated: bool) -> bool:
         """Whether the result is the best epoch's weights; ``validated`` if there are validation rows."""

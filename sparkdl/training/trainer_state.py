@@ -93,15 +93,17 @@ class TrainerState:
     def state(self) -> dict[str, Any]:
         """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.
 
-        ``"replicated"`` has dicts of tensors that are equal on all workers, ``"local"`` the rest of this worker. Raises
-        InvalidInput within a step.
+        ``"replicated"`` has dicts of tensors that are equal on all workers, ``"local"`` the rest of this worker:
+        between epochs, for every strategy, the weights are equal as well. Raises InvalidInput within a step.
         """
-        replica = self.replica.state_dict()
+        replica, sync = self.replica.state_dict(), self.sync.state_dict()
         shared, own = states_of(self.callbacks)
         if self.sync.replicated:
             replicated = {"replicated": replica.pop("replicated"), "callbacks": shared}
         else:
             replicated, own = {}, own | shared
+        if "replicated" in sync:
+            replicated["sync"] = sync.pop("replicated")
         local = {
             "format": _FORMAT,
             "place": self._place(),
@@ -109,7 +111,7 @@ class TrainerState:
             "clock": self.world.clock.state_dict(),
             "position": self.position,
             "replica": replica,
-            "sync": self.sync.state_dict(),
+            "sync": sync,
             "meter": self.meter.state_dict(),
             "metrics": metric_states(self.metrics),
             "stopping": self.stopping.state_dict(),
@@ -163,8 +165,11 @@ class TrainerState:
         self.history, self.report = saved["history"], saved["report"]
         self.rows.report["feed_wait_seconds"] = saved["feed_wait_seconds"]
         self._spent = saved["epoch_seconds"]
+        common = {"replicated": state["replicated"]["sync"]} if "sync" in state["replicated"] else {}
         if saved["place"]["workers"] == self.world.size:  # else the strategy's per-worker state fits no worker
-            self.sync.load_state_dict(saved["sync"])
+            self.sync.load_state_dict(saved["sync"] | common)
+        elif common:
+            self.sync.load_state_dict(common)
         if saved["rank"] == self.world.rank:
             self._random = saved["random"]
         else:  # the phase times are of another rank

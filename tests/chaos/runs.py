@@ -110,8 +110,8 @@ def augment(inputs: tuple[Any, ...], target: Tensor | None, generator: torch.Gen
     return fed((x + 0.1 * torch.randn(x.shape, generator=generator), row), target)
 
 
-def training(*callbacks: Any, epochs: int = 2, checkpoints: Path | None = None) -> Training:
-    """The run; with a folder it saves a checkpoint every other step."""
+def training(*callbacks: Any, epochs: int = 2, checkpoints: Path | None = None, **options: Any) -> Training:
+    """The run; with a folder it saves a checkpoint every other step. ``options`` are fields of ``Training``."""
     scheduler = partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6])
     settings: dict[str, Any] = {"max_grad_norm": 0.5, "scheduler_interval": "step"}
     objective = Objective(Restless, nn.CrossEntropyLoss(), partial(Momentum, lr=0.05), scheduler, **settings)
@@ -126,6 +126,7 @@ def training(*callbacks: Any, epochs: int = 2, checkpoints: Path | None = None) 
         augment=augment,
         callbacks=callbacks,
         checkpointer=checkpointer,
+        **options,
     )
 
 
@@ -141,11 +142,12 @@ def fit(
     reads: Columns | None = None,
     epochs: int = 2,
     listener: Any = None,
+    **options: Any,
 ) -> Any:
     """Run, or resume, in a folder; ``callbacks`` may be faults. ``data`` and ``reads`` are for clusters of Spark."""
     faults = [callback for callback in callbacks if isinstance(callback, Fault)]
     return cluster.gang(
-        training(Rows(str(folder)), *callbacks, epochs=epochs, checkpoints=folder),
+        training(Rows(str(folder)), *callbacks, epochs=epochs, checkpoints=folder, **options),
         table() if data is None else data,
         reads or columns(faults, cluster.size),
         attempt=kept(folder).next_attempt(),

@@ -15,6 +15,8 @@ import pytest
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
+from sparkdl.training.strategies.gossip import Gossip
+from sparkdl.training.strategies.local_sgd import LocalSGD
 from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, undisturbed
 from tests.faults import PHASES, Fault
@@ -97,6 +99,17 @@ def test_run_survives_fault(pair, expected, tmp_path, fault):
     assert [at for at, trouble in troubles.items() if trouble] == ([step] if how == "full" else [])
     assert how != "full" or "No space left on device" in troubles[step][0]
     assert_alike(trained, expected)
+    check_rows(tmp_path)
+    check_checkpoints(tmp_path)
+
+
+@pytest.mark.parametrize("strategy", [LocalSGD(every=4, momentum=0.5), Gossip(every=4)])
+def test_run_survives_kill_inside_a_block(pair, tmp_path, strategy):
+    """The checkpoint of step 6 is inside the block of the steps 6 to 9."""
+    supervisor = Supervisor(pair, back_off=0)
+    trained = fit(supervisor, tmp_path, Fault("kill", 1, 8, f"{tmp_path}/mark", "backward"), strategy=strategy)
+    assert [type(failure) for failure in supervisor.failures] == [WorkerLost]
+    assert_alike(trained, undisturbed(pair, strategy=strategy))
     check_rows(tmp_path)
     check_checkpoints(tmp_path)
 

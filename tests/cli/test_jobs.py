@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import signal
+from dataclasses import fields
 from pkgutil import resolve_name
 
 import pytest
@@ -15,7 +16,16 @@ import yaml
 from pyspark.errors import PySparkValueError
 from torch import nn
 
-from sparkdl import AllReduce, InputColumn, TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl import (
+    AllReduce,
+    ElasticAveraging,
+    Gossip,
+    InputColumn,
+    LocalSGD,
+    TorchClassifier,
+    TorchEstimator,
+    TorchRegressor,
+)
 from sparkdl.cli import app
 from sparkdl.cli.commands import run
 from sparkdl.cli.data import Data
@@ -92,6 +102,13 @@ def test_configuration_describes_the_arguments(read, write):
     ):
         assert (partial.func, partial.args, partial.keywords) == (kind, (), arguments)
         assert len(pickle.dumps(partial)) < 200
+
+
+@pytest.mark.parametrize("strategy", [LocalSGD(every=4, momentum=0.9), ElasticAveraging(beta=0.5), Gossip("random")])
+def test_configuration_describes_a_strategy(estimator, strategy):
+    settings = {field.name: getattr(strategy, field.name) for field in fields(strategy)}
+    given = {"class_path": f"sparkdl.{type(strategy).__name__}", "init_args": settings}
+    assert estimator({"strategy": given}).getStrategy() == strategy
 
 
 def test_model_and_loss_may_be_functions_and_arguments_objects(estimator):

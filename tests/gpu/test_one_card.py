@@ -26,6 +26,10 @@ from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 from sparkdl.training.spec import Trained
+from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
+from sparkdl.training.strategies.gossip import Gossip
+from sparkdl.training.strategies.local_sgd import LocalSGD
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,8 +77,11 @@ def test_losses_on_nccl_equal_those_on_the_cpu(on_cpu, cache):
     assert losses(fitted(training(cache_on_device=cache))[0]) == pytest.approx(on_cpu, rel=1e-3)
 
 
-def test_two_workers_share_a_card_with_gloo():
-    one, two = fitted(training(), 2, backend="gloo")
+@pytest.mark.parametrize(
+    "strategy", [AllReduce(), LocalSGD(every=3, momentum=0.3), ElasticAveraging(every=3), Gossip("random", every=3)]
+)
+def test_two_workers_share_a_card_with_gloo(strategy):
+    one, two = fitted(training(strategy=strategy), 2, backend="gloo")
     assert losses(one) == losses(two)
     assert losses(one)[-1] < losses(one)[0] / 2  # other rows share a batch than with one worker
     if torch.cuda.device_count() == 1:

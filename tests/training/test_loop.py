@@ -24,9 +24,9 @@ from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.weights import unpack
 from sparkdl.telemetry.event import Event
 from sparkdl.training.loop import Training
-from sparkdl.training.monitor import average_buffers
 from sparkdl.training.objective import Objective
 from sparkdl.training.spec import Trained
+from sparkdl.training.strategies import average_buffers
 from tests.contracts import work
 from tests.contracts.strategy_contract import ROWS, numbers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,6 +103,22 @@ class Group:
             # Bytes, since gloo supports few dtypes.
             data, later = dense.view(-1).view(torch.uint8), self.nccl or not wait
             return _result(dist.broadcast(data, group=self.handle, group_src=source, async_op=later), wait=wait)
+
+    def exchange(self, tensor: Tensor, peers: Sequence[int]) -> list[Tensor]:
+        """Send a tensor to these ranks, and return theirs in the same order; the tensors have one shape and dtype.
+
+        Each of the ``peers`` names this rank in turn, and exchanges its tensors in the same order.
+        """
+        # Gloo sends from the host's memory only.
+        staged = tensor.cpu() if peers and dist.get_backend(self.handle) == "gloo" else tensor
+        received = [torch.empty_like(staged, memory_format=torch.contiguous_format) for _ in peers]
+        with reaching_peers():
+            messages: list[tuple[Any, Tensor, int]] = [(dist.isend, staged.contiguous(), peer) for peer in peers]
+            messages += [(dist.irecv, other, peer) for other, peer in zip(received, peers, strict=True)]
+            pending = [dist.P2POp(kind, part, group=self.handle, group_peer=peer) for kind, part, peer in messages]
+            for work in dist.batch_isend_irecv(pending) if pending else ():
+                work.wait()
+        return [other.to(tensor.device) for other in received]
 
     def gather(self, value: Any) -> list[Any]:
         """All workers' values in rank order, on every worker; values are pickled."""

@@ -59,11 +59,11 @@ from sparkdl.data.shard import Shard
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import average, positive, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard
-from sparkdl.rounds.hyperparameters import check, check_at_least, check_integers
 from sparkdl.rounds.local_solvers import NewtonCG, Problem
 from sparkdl.rounds.parameters import flatten, module_of, rest, start, unflatten, weights_of
 from sparkdl.rounds.prox import Prox, penalised
 from sparkdl.training.objective import Objective
+from sparkdl.training.strategies.hyperparameters import check, check_at_least, check_integers
 
 _DECREASE = 0.999  # of the combined residual, for momentum
 

@@ -29,11 +29,12 @@ from sparkdl.errors import InvalidInput
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import average, positive, scalars, scaled
 from sparkdl.rounds.clients import Clients
-from sparkdl.rounds.hyperparameters import check, check_integers
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import Weights, flatten, load, module_of, rest, start, trainable, unflatten
 from sparkdl.rounds.quantization import packed, quantised_each
 from sparkdl.training.objective import Objective
+from sparkdl.training.strategies.hyperparameters import check, check_integers
+from sparkdl.training.strategies.outer_update import outer_update
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,8 @@ class FederatedAveraging:
             positive(update["clients"].sum())
             return {**state, "clients": [round(count) for count in update["clients"].tolist()]}
         names, share = state["names"], float(update["share"])
-        velocity = self.momentum * state["velocity"] + update["delta"] / share
-        w = flatten(state["weights"], names) - self.learning_rate * velocity
+        w, delta = flatten(state["weights"], names), update["delta"] / share
+        w, velocity = outer_update(w, delta, state["velocity"], lr=self.learning_rate, momentum=self.momentum)
         others = average(update, rest(state["weights"], names))
         weights = {**unflatten(w, state["weights"], names), **others}
         row = {"loss": float(update["loss"]) / share, **self._traffic(weights, state, round(float(update["clients"])))}

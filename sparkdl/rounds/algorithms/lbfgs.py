@@ -27,11 +27,11 @@ from sparkdl.errors import InvalidInput
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import positive
 from sparkdl.rounds.evaluate import evaluate
-from sparkdl.rounds.hyperparameters import check_at_least, check_integers
 from sparkdl.rounds.line_search import Point, Search, begin, observe
 from sparkdl.rounds.parameters import flatten, gradient_of, module_of, start, trainable, unflatten
 from sparkdl.rounds.prox import penalised
 from sparkdl.training.objective import Objective
+from sparkdl.training.strategies.hyperparameters import check_at_least, check_integers
 
 
 @dataclass(frozen=True)

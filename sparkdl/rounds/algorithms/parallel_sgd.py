@@ -17,10 +17,10 @@ from sparkdl.data.shard import Shard
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import average, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard
-from sparkdl.rounds.hyperparameters import check_integers
 from sparkdl.rounds.local_training import Local
 from sparkdl.rounds.parameters import averaged, module_of, start, trainable, weights_of
 from sparkdl.training.objective import Objective
+from sparkdl.training.strategies.hyperparameters import check_integers
 
 
 @dataclass(frozen=True)

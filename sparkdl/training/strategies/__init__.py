@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import torch
+from torch import nn
+
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.telemetry.clock import Clock
@@ -19,7 +22,8 @@ class Sync(Protocol):
 
     Attributes:
         replicated: whether parameters and optimizer are bit-identical on all replicas after every update; a checkpoint
-            then stores them once.
+            then stores them once. If not, callbacks with the attribute ``replicated``, such as ``EMA``, do not fit, and
+            the strategy's dataclass says so by ``replicated = False``.
     """
 
     replicated: bool
@@ -28,17 +32,26 @@ class Sync(Protocol):
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends to the others per step on average, without the transport's headers."""
 
+    def start_epoch(self) -> None:
+        """Prepare the replica for the steps of an epoch, or after a resume for the rest of them."""
+
     def update(self, clock: Clock, batch: Batch) -> None:
         """Reduce this step's gradients, weighted by ``batch.weight_fraction``, and apply them."""
+
+    def end_epoch(self) -> None:
+        """Set all replicas to equal weights after an epoch's last step: validation, result and checkpoint need them."""
 
     def detach(self) -> None:
         """Release the replica; if the strategy promises it, all replicas are then equal."""
 
     def state_dict(self) -> dict[str, Any]:
-        """State that persists between steps."""
+        """State that persists between steps.
+
+        Its entry ``"replicated"``, if any, is a dict that is equal on all workers; a checkpoint stores it once.
+        """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state from ``state_dict``."""
+        """Restore a state from ``state_dict``; a gang of another size restores only an entry ``"replicated"``."""
 
 
 class Strategy(Protocol):
@@ -52,3 +65,19 @@ def equalise(replica: Replica, group: Group) -> None:
     """Overwrite weights and buffers with those of rank 0."""
     for tensor in (*replica.module.parameters(), *replica.module.buffers()):
         group.broadcast_(tensor.detach())
+
+
+def average_buffers(module: nn.Module, group: Group, share: float) -> None:
+    """Average floating-point buffers over the workers; batch normalisation updates them locally.
+
+    ``share`` is this worker's fraction of all rows. If it is 0, the worker's buffers do not count.
+    """
+    if group.size == 1:
+        return
+    for buffer in module.buffers():
+        values = torch.view_as_real(buffer) if buffer.is_complex() else buffer
+        if values.is_floating_point():
+            # In double precision, so that a buffer that is equal on all workers stays unchanged.
+            total = values.double() * share if share else torch.zeros_like(values, dtype=torch.float64)
+            group.sum_(total)
+            values.copy_(total)

@@ -76,6 +76,9 @@ class AllReduceSync:
         """Bytes that this worker sends per step."""
         return self._reduction.bytes_per_step
 
+    def start_epoch(self) -> None:
+        """Nothing, since the replicas are always equal."""
+
     def begin(self, share: float) -> None:
         """Reset the buckets for a backward pass."""
         self._share, self._waiting = share, set(self._slots)
@@ -128,6 +131,9 @@ class AllReduceSync:
             bucket.used.fill_(1)
         self._under_way = []
         self._replica.apply()
+
+    def end_epoch(self) -> None:
+        """Nothing, since the replicas are always equal."""
 
     def detach(self) -> None:
         """Detach from the replica's gradients."""

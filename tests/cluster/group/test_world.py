@@ -74,6 +74,32 @@ def test_collectives_of_any_dtype_and_layout():
             assert torch.equal(answer["summed"][name], tensor * 6), name
 
 
+def swap(world: World, shard: Shard | None) -> dict[str, Any]:
+    """Tensors of all neighbours in a ring, and of one neighbour."""
+    group, size = world.group(), world.size
+    around = sorted({(world.rank - 1) % size, (world.rank + 1) % size})
+    dtypes = {str(dtype): torch.tensor([world.rank, 1]).to(dtype) for dtype in EVERY_DTYPE}
+    received = {name: group.exchange(tensor, around) for name, tensor in dtypes.items()}
+    pair = {0: [1], 1: [0]}.get(world.rank, [])
+    return {
+        "around": around,
+        "dtypes": {name: [each.float().tolist() for each in tensors] for name, tensors in received.items()},
+        "laid out": [group.exchange(tensor, pair) for tensor in laid_out(world.rank + 1).values()],
+    }
+
+
+def test_exchange_with_some_workers():
+    with LocalCluster(3) as cluster:
+        answers = cluster.gang(swap)
+    for answer in answers:
+        for name, received in answer["dtypes"].items():
+            assert received == [[min(rank, 1) if "bool" in name else rank, 1] for rank in answer["around"]], name
+    for rank, factor in ((0, 2), (1, 1)):
+        for received, expected in zip(answers[rank]["laid out"], laid_out(factor).values(), strict=True):
+            assert torch.equal(received[0], expected)
+    assert answers[2]["laid out"] == [[]] * 6
+
+
 def test_pending_sum_of_strided_tensor_raises():
     with pytest.raises(ValueError, match="contiguous"):
         Group(0, 3).sum_(torch.zeros(4)[::2], wait=False)

@@ -1,4 +1,4 @@
-"""Checks of hyperparameters for algorithms and solvers; each raises InvalidInput with the field's name and value."""
+"""Checks of hyperparameters; each raises InvalidInput with the name and value of the field."""
 
 from __future__ import annotations
 

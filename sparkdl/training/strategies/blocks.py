@@ -1,0 +1,99 @@
+"""Blocks of local steps: when workers exchange, and how they sum a tensor for each parameter.
+
+A block is the local steps between two exchanges. It ends after ``every`` steps and at each epoch's end, where all
+replicas have to be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from sparkdl.cluster.group.world import Group, reaching_peers
+from sparkdl.telemetry.emit import notify
+from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.training.strategies.buckets import make_buckets
+from sparkdl.training.strategies.reducers import Reducer
+from sparkdl.training.strategies.reducers.exact import Exact
+
+BUCKET_BYTES = 25 << 20
+
+
+class BlockCounter:
+    """Counts the steps of the current block.
+
+    Attributes:
+        steps: finished steps of the block.
+        warn: whether this worker warns if an epoch is shorter than a block.
+    """
+
+    def __init__(self, every: int, *, warn: bool) -> None:
+        self.steps = 0
+        self.warn = warn
+        self._every = every
+        self._settled = False  # whether a block had all its steps, or a warning said that none has
+
+    def step(self) -> bool:
+        """Count a step; return whether it ends the block."""
+        self.steps += 1
+        if self.steps < self._every:
+            return False
+        self.steps, self._settled = 0, True
+        return True
+
+    def end_epoch(self) -> bool:
+        """End the block with the epoch; return whether it has steps. Warns once if no block has had all its steps."""
+        steps, self.steps = self.steps, 0
+        if steps and not self._settled and self.warn:
+            notify(
+                f"every={self._every} is ignored: the epoch ended its only block after step {steps} of {self._every}. "
+                "Lower every, or batchSize."
+            )
+            self._settled = True
+        return bool(steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps of the block, and whether a warning is needless."""
+        return {"steps": self.steps, "settled": self._settled}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from ``state_dict``."""
+        self.steps, self._settled = state["steps"], state["settled"]
+
+
+class ParameterSum:
+    """Sums one tensor for each parameter over the workers, by buckets and a reducer.
+
+    Attributes:
+        buckets: which parameters are summed together.
+        terms: by parameter, this worker's term before ``exchange`` and the sum after it; views into the buckets.
+        reduction: the open reducer.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], group: Group, reduce: Reducer | None, bucket_bytes: int = BUCKET_BYTES
+    ) -> None:
+        self.buckets = make_buckets(parameters, bucket_bytes)
+        views: dict[int, Tensor] = {}
+        for bucket in self.buckets:
+            views |= zip(bucket.parameters, bucket.gradients, strict=True)
+        self.terms = [views[index] for index in range(len(parameters))]
+        self._exchanged = self.buckets if group.size > 1 else []
+        self.reduction = (reduce or Exact()).open(self._exchanged, group)
+
+    def exchange(self) -> None:
+        """Replace all terms by their sums; on one worker they are the sums."""
+        enter_phase("exchange")
+        with reaching_peers():
+            for pending in [self.reduction.start(bucket) for bucket in self._exchanged]:
+                pending.wait()
+        for bucket in self.buckets:
+            bucket.used.fill_(1)
+        enter_phase("update")
+
+
+def by_index(tensors: Sequence[Tensor]) -> dict[int, Tensor]:
+    """Tensors of parameters as a checkpoint stores them: by the index of their parameter."""
+    return dict(enumerate(tensors))

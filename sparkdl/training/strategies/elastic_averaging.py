@@ -1,0 +1,146 @@
+"""Elastic averaging: workers keep their own weights, which a spring ties to a common center.
+
+    d_i   = alpha (x_i - c)                      alpha = beta / N, after ``every`` local steps of each worker
+    x_i'  = x_i - d_i
+    c'    = c + sum_i d_i = (1 - beta) c + beta mean_i(x_i)
+
+x_i are the weights of worker i, c is the center and N the number of workers. This is the synchronous form of EASGD;
+with Nesterov's momentum in the optimizer, ``torch.optim.SGD(..., momentum=0.99, nesterov=True)``, it is EAMSGD: S.
+Zhang, A. Choromanska and Y. LeCun, Deep learning with elastic averaging SGD, NIPS 2015. The paper recommends
+beta = 0.9. The smaller beta, the further workers explore on their own.
+
+All workers count the same, whatever their rows, as in the paper, where each one draws from all data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sparkdl.cluster.group.world import Group
+from sparkdl.data.batch import Batch
+from sparkdl.telemetry.clock import Clock
+from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.training.layouts import Replica
+from sparkdl.training.strategies import equalise
+from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, by_index
+from sparkdl.training.strategies.hyperparameters import check, check_integers
+from sparkdl.training.strategies.reducers import Reducer
+
+
+@dataclass(frozen=True)
+class ElasticAveraging:
+    """EASGD: workers train alone, and every few steps a spring pulls them and a common center together.
+
+    Validation, early stopping, the best weights and the result take the center; training continues from each worker's
+    own weights. Each epoch's end is an exchange as well. If a run resumes with another number of workers, all start
+    from the center. Optimizer, scheduler and ``maxGradNorm`` are each worker's own. One worker trains without a spring.
+    A worker holds two more copies of the weights, and three during validation.
+
+    Attributes:
+        every: steps between two exchanges, tau in the paper.
+        beta: strength of the spring, above 0 and at most 1: the center moves by this part of its distance to the
+            workers' mean, and a worker by alpha = beta / N of its distance to the center.
+        reduce: how a bucket of differences is summed; None for ``Exact()``.
+        bucket_bytes: bytes of a bucket.
+
+    Raises:
+        InvalidInput: a field is out of range.
+    """
+
+    every: int = 10
+    beta: float = 0.9
+    reduce: Reducer | None = None
+    bucket_bytes: int = BUCKET_BYTES
+
+    replicated: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_integers(self, every=1, bucket_bytes=1)
+        check(self, "beta", 0 < self.beta <= 1, "above 0 and at most 1")
+
+    def attach(self, replica: Replica, group: Group) -> ElasticAveragingSync:
+        """Broadcast the weights of rank 0, which are the first center, and attach to the replica."""
+        equalise(replica, group)
+        return ElasticAveragingSync(self, replica, group)
+
+
+class ElasticAveragingSync:
+    """Elastic averaging attached to one replica, whose module has the center between epochs."""
+
+    replicated = False
+
+    def __init__(self, strategy: ElasticAveraging, replica: Replica, group: Group) -> None:
+        self._strategy, self._replica, self._group = strategy, replica, group
+        self._sum = ParameterSum(replica.parameters, group, strategy.reduce, strategy.bucket_bytes)
+        self._block = BlockCounter(strategy.every, warn=group.rank == 0)
+        self._own: dict[int, Tensor] = {}  # x_i by parameter, while the module has the center
+        # On one worker the center is the replica.
+        alone = group.size == 1
+        self._center = [value.detach() if alone else value.detach().clone() for value in replica.parameters]
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that this worker sends per step on average, if blocks have ``every`` steps."""
+        return self._sum.reduction.bytes_per_step // self._strategy.every
+
+    def start_epoch(self) -> None:
+        """Put this worker's own weights back into the module."""
+        self._fill(self._own)
+        self._own = {}
+
+    def update(self, clock: Clock, batch: Batch) -> None:
+        """Take a local step; exchange if the block ends."""
+        enter_phase("update")
+        self._replica.apply()
+        if self._block.step():
+            self._exchange()
+
+    def end_epoch(self) -> None:
+        """End the block, and put the center into the module."""
+        if self._block.end_epoch():
+            self._exchange()
+        self._own = by_index([parameter.detach().clone() for parameter in self._replica.parameters])
+        self._fill(by_index(self._center))
+
+    def detach(self) -> None:
+        """Leave the center in the module."""
+        if not self._own:
+            self.end_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The block's progress and, unless the module has it, the center; this worker's weights if it has."""
+        center = {} if self._own else by_index(self._center)
+        replicated = {"block": self._block.state_dict(), "center": center}
+        return {"replicated": replicated, "own": self._own, "reduction": self._sum.reduction.state_dict()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state, for a replica that has its weights already."""
+        replicated = state["replicated"]
+        self._block.load_state_dict(replicated["block"])
+        for index, parameter in enumerate(self._replica.parameters):
+            self._center[index].copy_(replicated["center"].get(index, parameter))
+        self._own = state.get("own", {})
+        if "reduction" in state:
+            self._sum.reduction.load_state_dict(state["reduction"])
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        if self._group.size == 1:
+            return
+        alpha = self._strategy.beta / self._group.size
+        for term, x, center in zip(self._sum.terms, self._replica.parameters, self._center, strict=True):
+            torch.sub(x, center, out=term).mul_(alpha)
+            x.sub_(term)
+        self._sum.exchange()
+        for term, center in zip(self._sum.terms, self._center, strict=True):
+            center.add_(term)
+
+    @torch.no_grad()
+    def _fill(self, weights: dict[int, Tensor]) -> None:
+        for index, value in weights.items():
+            self._replica.parameters[index].copy_(value)

@@ -1,0 +1,158 @@
+"""Gossip: workers average with their neighbours in a graph, and with nobody else.
+
+    x_i'  = sum_j W_ij x_j               after ``every`` local steps of each worker
+
+x_i are the weights of worker i. The mixing matrix W is doubly stochastic, so that the mean of the replicas stays:
+
+* ``"ring"``: worker i has the neighbours i - 1 and i + 1 modulo N, and W_ij = 1/3 for them and for i itself; of two
+  workers each counts 1/2.
+* ``"random"``: each exchange draws a perfect matching of the workers from ``seed``, and both workers of a pair take the
+  pair's mean; of an odd number of workers one keeps its weights.
+
+X. Lian et al., Can decentralized algorithms outperform centralized algorithms? A case study for decentralized parallel
+stochastic gradient descent, NIPS 2017 (D-PSGD, on a ring); S. Boyd et al., Randomized gossip algorithms, 2006 (random
+pairs). The distance to the consensus, the mean of the replicas, shrinks by a factor per exchange, which on a ring comes
+close to 1 as N grows. Each epoch's end sets all replicas to their mean, from which training continues: Y. Chen et al.,
+Accelerating gossip SGD with periodic global averaging, ICML 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from sparkdl.cluster.group.world import Group
+from sparkdl.data.batch import Batch
+from sparkdl.data.sampler import generator
+from sparkdl.telemetry.clock import Clock
+from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.training.layouts import Replica
+from sparkdl.training.strategies import equalise
+from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum
+from sparkdl.training.strategies.hyperparameters import check, check_integers
+
+GRAPHS = ("ring", "random")
+
+
+@dataclass(frozen=True)
+class Gossip:
+    """Workers train alone, and every few steps each one averages its weights with its neighbours.
+
+    Each epoch's end sets all replicas to their mean, so that validation, the result and checkpoints have equal
+    replicas. Training continues from the mean. All workers count the same, whatever their rows. Optimizer, scheduler
+    and ``maxGradNorm`` are each worker's own. A worker holds one more copy of the weights, and for each neighbour a
+    bucket.
+
+    Attributes:
+        graph: ``"ring"``, with two neighbours, or ``"random"``, with one that changes in each exchange.
+        every: steps between two exchanges.
+        seed: of the random pairs, the same on all workers.
+        bucket_bytes: bytes of a bucket.
+
+    Raises:
+        InvalidInput: a field is out of range.
+    """
+
+    graph: str = "ring"
+    every: int = 1
+    seed: int = 0
+    bucket_bytes: int = BUCKET_BYTES
+
+    replicated: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check(self, "graph", self.graph in GRAPHS, f"one of {', '.join(GRAPHS)}")
+        check_integers(self, every=1, seed=0, bucket_bytes=1)
+
+    def attach(self, replica: Replica, group: Group) -> GossipSync:
+        """Broadcast the weights of rank 0, and attach to the replica."""
+        equalise(replica, group)
+        return GossipSync(self, replica, group)
+
+
+def neighbours(strategy: Gossip, rank: int, size: int, exchange: int) -> list[int]:
+    """The ranks with which worker ``rank`` of ``size`` averages in an exchange, a number from 0."""
+    if strategy.graph == "ring":
+        return sorted({(rank - 1) % size, (rank + 1) % size} - {rank})
+    order = torch.randperm(size, generator=generator(strategy.seed, exchange)).tolist()
+    place = order.index(rank)
+    partner = place + 1 - 2 * (place % 2)  # places 0 and 1 are a pair, 2 and 3, and so on
+    return [order[partner]] if partner < size else []
+
+
+class GossipSync:
+    """Gossip attached to one replica."""
+
+    replicated = False
+
+    def __init__(self, strategy: Gossip, replica: Replica, group: Group) -> None:
+        self._strategy, self._replica, self._group = strategy, replica, group
+        self._sum = ParameterSum(replica.parameters, group, None, strategy.bucket_bytes)
+        self._block = BlockCounter(strategy.every, warn=group.rank == 0)
+        self._exchanges = 0
+        self._apart = False  # whether this worker has stepped since all replicas were equal
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that this worker sends per step on average, if blocks have ``every`` steps."""
+        size = self._group.size
+        sent = sum(bucket.buffer.nbytes for bucket in self._sum.buckets)
+        partners = min(2, size - 1) if self._strategy.graph == "ring" else (size - size % 2) / size
+        return int(partners * sent) // self._strategy.every
+
+    def start_epoch(self) -> None:
+        """Nothing, since the replica continues from the mean."""
+
+    def update(self, clock: Clock, batch: Batch) -> None:
+        """Take a local step; exchange if the block ends."""
+        enter_phase("update")
+        self._replica.apply()
+        self._apart = True
+        if self._block.step():
+            self._exchange()
+
+    @torch.no_grad()
+    def end_epoch(self) -> None:
+        """Set all replicas to their mean."""
+        self._block.end_epoch()
+        for term, x in zip(self._sum.terms, self._replica.parameters, strict=True):
+            torch.div(x, self._group.size, out=term)
+        self._sum.exchange()
+        self._fill()
+        self._apart = False
+
+    def detach(self) -> None:
+        """Set all replicas to their mean, unless they are."""
+        if self._apart:
+            self.end_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The block's progress, and the number of exchanges, from which random pairs follow."""
+        return {"replicated": {"block": self._block.state_dict(), "exchanges": self._exchanges}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from ``state_dict``."""
+        self._block.load_state_dict(state["replicated"]["block"])
+        self._exchanges = state["replicated"]["exchanges"]
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        enter_phase("exchange")
+        peers = neighbours(self._strategy, self._group.rank, self._group.size, self._exchanges)
+        self._exchanges += 1
+        if not peers:
+            return
+        for term, x in zip(self._sum.terms, self._replica.parameters, strict=True):
+            term.copy_(x)
+        for bucket in self._sum.buckets:
+            for received in self._group.exchange(bucket.buffer, peers):
+                bucket.buffer.add_(received)
+            bucket.buffer.div_(len(peers) + 1)
+        self._fill()
+        enter_phase("update")
+
+    def _fill(self) -> None:
+        for term, x in zip(self._sum.terms, self._replica.parameters, strict=True):
+            x.copy_(term)

@@ -1,0 +1,122 @@
+"""Runs with blocks of local steps resume bit-identically inside a block, and after an epoch with other workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.io.serialization import pack_state, unpack_state
+from sparkdl.io.weights import unpack
+from sparkdl.training.loop import Training
+from sparkdl.training.objective import Objective
+from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
+from sparkdl.training.strategies.gossip import Gossip
+from sparkdl.training.strategies.local_sgd import LocalSGD
+from tests.contracts import work
+from tests.contracts.strategy_contract import numbers
+from tests.training.test_resume import STEPS, Folder, assert_alike, essence, run
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with LocalCluster(2) as cluster:
+        yield cluster
+
+
+LOCAL = {
+    "LocalSGD": LocalSGD(every=3, lr=0.7, momentum=0.9, nesterov=True, warmup=1),
+    "LocalSGD that resets": LocalSGD(every=3, warmup=7, reset_inner=True),
+    "ElasticAveraging": ElasticAveraging(every=3),
+    "Gossip": Gossip("random", every=3),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_run_resumed_inside_a_block_is_bit_identical(name, pair, tmp_path):
+    """Step 2 and 7 are inside a block or a warm-up, step 4 is after a block's end, step 5 ends the epoch."""
+    whole = Folder(str(tmp_path))
+    settings: dict[str, Any] = {"strategy": LOCAL[name], "patience": None, "epochs": 2}
+    expected = run(pair, "Adam", whole, **settings)
+    ends = [essence(tmp_path, 2 * STEPS, rank) for rank in range(2)]
+    assert len(expected[0].history) == 2
+    for step in (2, 4, STEPS, 7, 2 * STEPS):
+        assert_alike(run(pair, "Adam", replace(whole, start=step), **settings), expected)
+        assert [essence(tmp_path, 2 * STEPS, rank) for rank in range(2)] == ends
+    first, second = (unpack_state(whole.file(2, rank).read_bytes()) for rank in range(2))
+    assert first["replicated"].keys() == {"sync"}
+    assert pack_state(first["replicated"]) == pack_state(second["replicated"])
+    weights = [state["local"]["replica"]["replicated"]["parameters"]["head.weight"] for state in (first, second)]
+    assert not torch.equal(*weights) or name == "LocalSGD that resets"  # whose replicas are equal in the warm-up
+
+
+class Elastic(Folder):
+    """A new rank resumes from rank 0's state, as with a ``Checkpointer``."""
+
+    def file(self, step: int, rank: int) -> Path:
+        file = super().file(step, rank)
+        return file if file.exists() else super().file(step, 0)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_gang_of_another_size_resumes_at_the_end_of_an_epoch(name, pair, tmp_path):
+    """From equal weights, with the outer momentum; both ways."""
+    for number, (before, after) in enumerate([(pair, InlineCluster()), (InlineCluster(), pair)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        checkpointer, strategy = Elastic(str(folder)), LOCAL[name]
+        run(before, "Adam", checkpointer, strategy=strategy, patience=None, epochs=1)
+        saved = unpack_state(checkpointer.file(STEPS, 0).read_bytes())
+        resumed = run(after, "Adam", replace(checkpointer, start=STEPS), strategy=strategy, patience=None, epochs=2)
+        state = unpack_state(checkpointer.file(STEPS + 1, 0).read_bytes())
+        assert [row["epoch"] for row in resumed[0].history] == [1, 2]
+        start = saved["local"]["replica"]["replicated"]["parameters"]
+        kept = state["replicated"]["sync"]
+        if "start" in kept and name == "LocalSGD":
+            assert all(torch.equal(kept["start"][index], value) for index, value in enumerate(start.values()))
+            velocity = saved["replicated"]["sync"]["velocity"]
+            assert velocity.keys() == kept["velocity"].keys() != set()
+            assert all(torch.equal(kept["velocity"][index], value) for index, value in velocity.items())
+        if name == "ElasticAveraging" and after is pair:
+            assert all(torch.equal(kept["center"][index], value) for index, value in enumerate(start.values()))
+
+
+def test_outer_momentum_survives_another_number_of_workers(pair, tmp_path):
+    """Blocks of one step with plain SGD are SGD with momentum, for any number of workers."""
+    objective = Objective(work.Seeded(work.Net), nn.MSELoss(), partial(torch.optim.SGD, lr=0.1), precision="fp64")
+    columns = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("row"), floating="float64")
+    training = Training(objective, 48, 1, strategy=LocalSGD(every=1, lr=0.5, momentum=0.9))
+    checkpoints = Checkpoints(str(tmp_path), run="elastic")
+    saving = replace(training, checkpointer=Checkpointer(checkpoints, CheckpointInterval.of("1 epochs")))
+    for epochs, cluster in enumerate((pair, InlineCluster(), pair), start=1):
+        attempt = checkpoints.next_attempt()
+        trained, *_ = cluster.gang(replace(saving, epochs=epochs), numbers(), columns, attempt=attempt)
+        assert [row["epoch"] for row in trained.history] == [*range(1, epochs + 1)]
+    momentum = replace(objective, optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.9))
+    (expected,) = InlineCluster().gang(Training(momentum, 48, 3), numbers(), columns)
+    ends = [objective.build() for _ in range(2)]
+    for end, result in zip(ends, (trained, expected), strict=True):
+        unpack(result.weights, end)
+    for actual, wanted in zip(*(end.parameters() for end in ends), strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=0, atol=1e-12)
+
+
+def test_buffers_are_averaged_at_the_end_of_a_block(pair, tmp_path):
+    folder = Folder(str(tmp_path))
+    for average in (True, False):
+        run(pair, "Adam", folder, strategy=LocalSGD(every=3, average_buffers=average), epochs=1)
+        for step, alike in ((2, False), (3, average), (5, True)):
+            states = (unpack_state(folder.file(step, rank).read_bytes()) for rank in range(2))
+            means = [state["local"]["replica"]["local"]["buffers"]["norm.running_mean"] for state in states]
+            assert torch.equal(*means) == alike

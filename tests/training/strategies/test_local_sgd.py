@@ -1,0 +1,317 @@
+"""Local SGD: its identities with all-reduce, with a serial simulation and with the papers' equations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch import Tensor, nn
+
+from docs.examples.reducer import HalfPrecision
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import unpack
+from sparkdl.training.ema import EMA
+from sparkdl.training.loop import Training
+from sparkdl.training.objective import Objective
+from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
+from sparkdl.training.strategies.gossip import Gossip
+from sparkdl.training.strategies.local_sgd import LocalSGD
+from tests.contracts import work
+from tests.contracts.strategy_contract import (
+    ADAM,
+    CASES,
+    SCHEMA,
+    Case,
+    StrategyContract,
+    assert_equal,
+    numbers,
+    single_process,
+    together,
+)
+from tests.training.strategies.serial import Trainee, assert_ends_as, trained_serially
+
+PLAIN = partial(torch.optim.SGD, lr=0.1)
+UNEVEN = {2: (0, 48), 4: (1, 0, 37, 10)}
+CASE = Case(optimizer=PLAIN, batch_size=7, epochs=2)  # epochs of seven steps
+WEIGHTED = replace(CASE, weight="weight")
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with LocalCluster(2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def four():
+    with LocalCluster(4) as cluster:
+        yield cluster
+
+
+class TestLocalSGD(StrategyContract):
+    strategy = LocalSGD(every=4)
+
+    @pytest.fixture
+    def cluster(self, pair):
+        return pair
+
+
+def fit(cluster: Any, case: Case, strategy: Any, *, uneven: bool = True) -> list[dict[str, Any]]:
+    data: Any = numbers()
+    if uneven:
+        ends = np.cumsum(UNEVEN[cluster.size])[:-1]
+        columns = [np.split(array, ends) for array in data.values()]
+        shards = [dict(zip(data, arrays, strict=True)) for arrays in zip(*columns, strict=True)]
+        data = [pa.table({name: list(array) for name, array in shard.items()}, schema=SCHEMA) for shard in shards]
+    return cluster.gang(work.Fit(case.training(strategy)), data, case.columns())
+
+
+# ---- identities ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "nesterov"),
+    [
+        ("SGD", False),
+        ("minibatches of less than a row each", True),
+        ("weights", False),
+        ("class weights and ignored labels in minibatches", True),
+        ("three pieces, class weights", False),
+        ("tied weights", True),
+    ],
+)
+def test_outer_steps_of_one_step_are_single_process_sgd(four, name, nesterov):
+    """With plain SGD inside, the outer momentum is the momentum of one process, for any sizes of shards."""
+    momentum = partial(torch.optim.SGD, lr=0.02, momentum=0.9, nesterov=nesterov)
+    case = replace(CASES[name], optimizer=momentum)
+    strategy = LocalSGD(every=1, lr=0.5, momentum=0.9, nesterov=nesterov)
+    workers = fit(four, replace(case, optimizer=partial(torch.optim.SGD, lr=0.04)), strategy)
+    expected = single_process(case.training(None), numbers(), case.columns(), together(workers))
+    assert_equal(workers[0]["parameters"], expected, 1e-12)
+    assert_equal(workers[3]["parameters"], workers[0]["parameters"])
+
+
+def test_warmup_is_all_reduce(pair):
+    case = replace(CASE, optimizer=ADAM)
+    train = partial(fit, pair, case, uneven=False)
+    warm, exact = (train(strategy) for strategy in (LocalSGD(every=3, warmup=14), AllReduce()))
+    assert_equal(warm[1]["parameters"], exact[0]["parameters"])
+    assert warm[0]["report"]["bytes_per_step"] == exact[0]["report"]["bytes_per_step"] // 3  # of the steps to come
+    short = train(LocalSGD(every=3, warmup=13))
+    assert any((short[0]["parameters"][name] != array).any() for name, array in exact[0]["parameters"].items())
+
+
+def test_warmup_is_followed_by_blocks(pair):
+    """Post-local SGD: the first blocks of one step equal all-reduce with plain SGD."""
+    workers = fit(pair, CASE, LocalSGD(every=2, warmup=3), uneven=False)
+    steps = iter(range(14))
+
+    def exchange(trainees: list[Trainee]) -> None:
+        # Steps 1 to 3 are the warm-up; then blocks end after the steps 5 and 7, 9, 11, 13 and 14.
+        if next(steps) in (0, 1, 2, 4, 6, 8, 10, 12, 13):
+            w = sum(trainee.weight * trainee.vector for trainee in trainees)
+            spread(trainees, w / sum(trainee.weight for trainee in trainees), reset=False)
+            for trainee in trainees:
+                trainee.weight = 0.0
+
+    trainees = trained_serially(CASE, workers, 1, exchange, keeps_weights=True)
+    assert_ends_as(workers, trainees[0].vector, CASE)
+
+
+# ---- the serial simulation ----------------------------------------------------------------------------------------
+
+
+class Outer:
+    """The exchange by an optimizer of torch that takes the mean change for a gradient."""
+
+    def __init__(self, case: Case, optimizer: Any, *, reset: bool = False) -> None:
+        self.w = nn.Parameter(Trainee(case, case.training(None)).vector)
+        self.optimizer, self.reset = optimizer([self.w]), reset
+
+    def __call__(self, trainees: list[Trainee]) -> None:
+        self.w.grad = change(self.w.detach(), trainees)
+        self.optimizer.step()
+        spread(trainees, self.w.detach(), reset=self.reset)
+
+
+class BlockMomentum:
+    """The equations of K. Chen and Q. Huo, by their names."""
+
+    def __init__(self, case: Case, zeta: float, eta: float, *, nesterov: bool) -> None:
+        self.W = self.broadcast = Trainee(case, case.training(None)).vector
+        self.D, self.zeta, self.eta, self.nesterov = torch.zeros_like(self.W), zeta, eta, nesterov
+
+    def __call__(self, trainees: list[Trainee]) -> None:
+        self.D = self.eta * self.D - self.zeta * change(self.broadcast, trainees)
+        self.W = self.W + self.D
+        self.broadcast = self.W + self.eta * self.D if self.nesterov else self.W
+        spread(trainees, self.broadcast, reset=True)
+
+
+def change(w: Tensor, trainees: list[Trainee]) -> Tensor:
+    total = sum(trainee.weight for trainee in trainees)
+    return sum((trainee.weight / total * (w - trainee.vector) for trainee in trainees), torch.zeros_like(w))
+
+
+def spread(trainees: list[Trainee], w: Tensor, *, reset: bool) -> None:
+    for trainee in trainees:
+        trainee.vector = w
+        if reset:
+            trainee.optimizer.state.clear()
+
+
+SGD = torch.optim.SGD
+MOMENTUM = replace(CASE, optimizer=partial(SGD, lr=0.1, momentum=0.9))
+ADAMW = replace(CASE, optimizer=partial(torch.optim.AdamW, lr=0.01))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "case", "outer"),
+    [
+        (LocalSGD(every=3), WEIGHTED, partial(Outer, optimizer=partial(SGD, lr=1.0))),
+        (LocalSGD(every=3, reset_inner=True), MOMENTUM, partial(Outer, optimizer=partial(SGD, lr=1.0), reset=True)),
+        (LocalSGD.slowmo(every=2), MOMENTUM, partial(Outer, optimizer=partial(SGD, lr=1.0, momentum=0.5))),
+        (
+            LocalSGD.diloco(every=3),
+            ADAMW,
+            partial(Outer, optimizer=partial(SGD, lr=0.7, momentum=0.9, nesterov=True)),
+        ),
+        (LocalSGD.block_momentum(4, every=3), MOMENTUM, partial(BlockMomentum, zeta=1.0, eta=0.75, nesterov=True)),
+        (
+            LocalSGD.block_momentum(4, every=3, nesterov=False, lr=0.5),
+            MOMENTUM,
+            partial(BlockMomentum, zeta=0.5, eta=0.75, nesterov=False),
+        ),
+    ],
+    ids=["local SGD, row weights", "reset", "SlowMo", "DiLoCo", "Nesterov block momentum", "block momentum"],
+)
+def test_gang_equals_serial_workers(four, strategy, case, outer):
+    """Seven steps an epoch: its end ends a shorter block."""
+    workers = fit(four, case, strategy)
+    trainees = trained_serially(case, workers, strategy.every, outer(case))
+    assert_ends_as(workers, trainees[0].vector, case)
+
+
+def test_constructors_have_the_defaults_of_the_papers():
+    assert LocalSGD.diloco() == LocalSGD(500, 0.7, 0.9, nesterov=True)
+    assert LocalSGD.slowmo() == LocalSGD(48, 1.0, 0.5)
+    assert LocalSGD.block_momentum(8) == LocalSGD(50, 1.0, 0.875, nesterov=True, reset_inner=True)
+    assert LocalSGD.block_momentum(1) == LocalSGD(50, reset_inner=True)
+    assert LocalSGD.block_momentum(8, every=20, momentum=0.9, warmup=500, reset_inner=False) == LocalSGD(
+        20, 1.0, 0.9, nesterov=True, warmup=500
+    )
+
+
+# ---- by hand ------------------------------------------------------------------------------------------------------
+
+
+class Scalar(nn.Module):
+    """One weight, from 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(8.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w.expand(len(x))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        # From 8, two steps w <- (w + y) / 2 lead to 2 with y = 0 and to 5 with y = 4: d = 8 - 3.5 = 4.5.
+        (LocalSGD(every=2, lr=0.5, momentum=0.5), [5.75, 3.21875]),  # then d = 2.8125, v = 5.0625
+        (LocalSGD(every=2, lr=0.5, momentum=0.5, nesterov=True), [4.625, 2.5859375]),  # then d = 1.96875, v = 4.21875
+        (LocalSGD(every=2), [3.5, 2.375]),
+        (LocalSGD(every=1), [3.5, 2.375]),
+        # c = 8 + 0.5 (3.5 - 8) = 5.75; from 2 + 0.25 * 6 = 3.5 and 5 + 0.25 * 3 = 5.75 they step to 0.875 and 4.4375.
+        (ElasticAveraging(every=2, beta=0.5), [5.75, 5.75 + 0.5 * (2.65625 - 5.75)]),
+        (Gossip(every=2), [3.5, 2.375]),
+    ],
+)
+def test_golden_histories(pair, strategy, expected):
+    """Epochs of two steps of a row on each of two workers, of which one has the label 0, the other 4."""
+    objective = Objective(Scalar, nn.MSELoss(), partial(torch.optim.SGD, lr=0.25), precision="fp64")
+    tables = [pa.table({"x": [0.0] * 2, "y": [label] * 2}) for label in (0.0, 4.0)]
+    columns = Columns((InputColumn("x"),), InputColumn("y"), floating="float64")
+    for epochs, weight in enumerate(expected, start=1):
+        training = Training(objective, 2, epochs, strategy=strategy)
+        ends = pair.gang(Weight(training), tables, columns)
+        assert ends == [weight, weight]
+
+
+class Weight:
+    """The weight after a training."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+
+    def __call__(self, world: Any, shard: Any) -> float:
+        trained = self.training(world, shard)
+        weights = world.group().gather(trained.weights)[0]
+        module = Scalar().double()
+        unpack(weights, module)
+        return float(module.w)
+
+
+# ---- settings -----------------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_those_of_a_reduction_over_the_steps_of_a_block(pair):
+    every, once = (fit(pair, CASE, LocalSGD(every=steps))[0]["report"]["bytes_per_step"] for steps in (5, 1))
+    assert every == once // 5
+    assert once == fit(pair, CASE, AllReduce())[0]["report"]["bytes_per_step"]
+
+
+@pytest.mark.parametrize("strategy", [LocalSGD(every=3), ElasticAveraging(every=3)])
+def test_reducer_sums_the_changes(pair, strategy):
+    exact, near = (fit(pair, CASE, replace(strategy, reduce=reduce))[0] for reduce in (None, HalfPrecision()))
+    assert_equal(near["parameters"], exact["parameters"], 0.01)
+    assert any((near["parameters"][name] != array).any() for name, array in exact["parameters"].items())
+    assert near["report"]["bytes_per_step"] < exact["report"]["bytes_per_step"]
+
+
+def test_block_longer_than_an_epoch_warns():
+    def trained(strategy: Any) -> None:
+        InlineCluster().gang(work.Fit(CASE.training(strategy)), numbers(), CASE.columns())
+
+    with pytest.warns(RuntimeWarning, match=r"every=8 is ignored: .* after step 7 of 8") as caught:
+        trained(LocalSGD(every=8))
+    assert len(caught) == 1
+    trained(LocalSGD(every=7))
+    trained(LocalSGD(every=6, warmup=3))
+
+
+@pytest.mark.parametrize("strategy", [LocalSGD(every=2), ElasticAveraging(), Gossip()])
+def test_callback_that_needs_equal_weights_raises(strategy):
+    with pytest.raises(InvalidInput, match=f"callbacks has EMA, .* strategy is {type(strategy).__name__}"):
+        replace(CASE.training(strategy), callbacks=[EMA()])
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (partial(LocalSGD, every=0), "LocalSGD has every=0; expected at least 1"),
+        (partial(LocalSGD, every=2.5), r"every=2.5; expected a whole number"),
+        (partial(LocalSGD, every=2, warmup=-1), "warmup=-1; expected at least 0"),
+        (partial(LocalSGD, every=2, lr=0), "lr=0; expected a number above 0"),
+        (partial(LocalSGD, every=2, momentum=1.0), "momentum=1.0; expected from 0 to below 1"),
+        (partial(LocalSGD, every=2, nesterov=True), "nesterov=True; expected False without momentum"),
+        (partial(LocalSGD.block_momentum, 0), "workers is 0; expected at least 1"),
+        (partial(ElasticAveraging, every=0), "ElasticAveraging has every=0"),
+        (partial(ElasticAveraging, beta=1.5), "beta=1.5; expected above 0 and at most 1"),
+        (partial(Gossip, graph="star"), "Gossip has graph='star'; expected one of ring, random"),
+    ],
+)
+def test_invalid_settings_raise(build, message):
+    with pytest.raises(InvalidInput, match=message):
+        build()
