@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torchmetrics import MeanSquaredError
 
+from docs.examples.algorithm import GradientDescent
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.shard import Shard
@@ -63,6 +64,7 @@ ALGORITHMS: dict[str, tuple[Any, Objective, Columns]] = {
     "ADMM by conjugate gradients": (ConsensusADMM(solver=ConjugateGradient()), CONVEX, COLUMNS),
     "ADMM by SGD": (ConsensusADMM(solver=LocalSGDSolver(batch_size=20)), STEPS, COLUMNS),
     "L-BFGS": (LBFGS(l2=1e-3), CONVEX, COLUMNS),
+    "custom": (GradientDescent(lr=0.1, rounds=3), CONVEX, COLUMNS),
 }
 
 
