@@ -12,12 +12,8 @@ from typing import Any
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import PendingReduce
-
-
-def ring_bytes(size: int, workers: int) -> int:
-    """Bytes that each worker sends in a ring all-reduce of ``size`` bytes."""
-    return 2 * (workers - 1) * size // workers
+from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
+from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce
 
 
 @dataclass(frozen=True)
@@ -26,19 +22,23 @@ class Exact:
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> ExactReduction:
         """Open the reducer."""
-        return ExactReduction(buckets, group)
+        return ExactReduction(self, buckets, group)
+
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+        """A ring all-reduce of the bucket's buffer."""
+        return all_reduce(bucket.buffer.nbytes, hosts)
 
 
 class ExactReduction:
     """The backend's all-reduce; it has no state."""
 
-    def __init__(self, buckets: Sequence[Bucket], group: Group) -> None:
-        self._buckets, self._group = buckets, group
+    def __init__(self, reducer: Exact, buckets: Sequence[Bucket], group: Group) -> None:
+        self._reducer, self._buckets, self._group = reducer, buckets, group
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends by the ring."""
-        return sum(ring_bytes(bucket.buffer.nbytes, self._group.size) for bucket in self._buckets)
+        return sent_bytes(self._reducer, self._buckets, self._group.size)
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Start the backend's all-reduce of the bucket's buffer."""
