@@ -16,7 +16,7 @@ from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies.cost_model import LOOPBACK, Cost, Exchange, Link, cost, hosts_of, shapes_of
+from sparkdl.training.strategies.cost_model import LOOPBACK, Cost, Exchange, Link, cost, described, hosts_of, shapes_of
 from sparkdl.training.strategies.traffic import Hosts
 
 
@@ -92,7 +92,7 @@ class Strategy(Protocol):
         """
         hosts, link = hosts_of(workers), Link(bandwidth, latency)
         exchanges = self.exchanges(shapes_of(model), hosts)
-        return cost(str(self), exchanges, len(hosts), link, local=local, compute=compute, overhead=overhead)
+        return cost(described(self), exchanges, len(hosts), link, local=local, compute=compute, overhead=overhead)
 
 
 def equalise(replica: Replica, group: Group) -> None:

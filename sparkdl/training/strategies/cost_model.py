@@ -17,7 +17,8 @@ seconds on other links. Efficiency is ``c / s``: the speed of N workers per work
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -164,6 +165,11 @@ def during_backward(buckets: Sequence[Bucket], traffic: Iterable[Traffic]) -> li
     return exchanges
 
 
+def every_nth(steps: int, traffic: Iterable[Traffic]) -> list[Exchange]:
+    """Exchanges that follow every ``steps``-th step, spread over the steps."""
+    return [Exchange(one * (1 / steps)) for one in traffic]
+
+
 def hosts_of(workers: int | Sequence[Hashable]) -> Hosts:
     """The host of each worker; for a number, each has a host of its own.
 
@@ -180,12 +186,27 @@ def shapes_of(model: nn.Module | Callable[[], nn.Module]) -> list[nn.Parameter]:
     """The trained parameters of a module or its factory as tensors without values, on the device ``meta``.
 
     Raises:
-        InvalidInput: the model is no module, or a parameter has no shape yet.
+        InvalidInput: the model is no module, trains no parameter, or has a parameter without a shape.
     """
     module = model if isinstance(model, nn.Module) else model()
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"the model is of the type {type(module).__name__}; expected an nn.Module or its factory.")
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not trained:
+        raise InvalidInput("the model has no trained parameter; expected at least one with requires_grad=True.")
     if any(map(is_lazy, trained)):
         raise InvalidInput("a parameter of the model has no shape yet; run the model on one batch first.")
     return [nn.Parameter(torch.empty_like(parameter, device="meta")) for parameter in trained]
+
+
+def described(strategy: Any) -> str:
+    """A dataclass without the fields that have their defaults, such as ``AllReduce()``."""
+    if not is_dataclass(strategy):
+        return repr(strategy)
+    texts = []
+    for one in fields(strategy):
+        value = getattr(strategy, one.name)
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        if value != default:
+            texts.append(f"{one.name}={described(value)}")
+    return f"{type(strategy).__name__}({', '.join(texts)})"

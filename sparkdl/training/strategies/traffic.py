@@ -102,10 +102,10 @@ def broadcast(size: float, hosts: Hosts) -> Traffic:
 
 
 def neighbours(size: float, hosts: Hosts, hops: Sequence[int]) -> Traffic:
-    """Every worker sends ``size`` bytes to the ranks that are ``hops`` away, at the same time."""
+    """Every worker sends ``size`` bytes to the other ranks that are ``hops`` away, at the same time."""
     workers = len(hosts)
-    pairs = [(rank, (rank + hop) % workers) for hop in hops for rank in range(workers)]
-    return _round(size, hosts, [(source, target) for source, target in pairs if source != target])
+    distances = {hop % workers for hop in hops} - {0}
+    return _round(size, hosts, [(rank, (rank + far) % workers) for far in distances for rank in range(workers)])
 
 
 def halving_doubling(size: float, hosts: Hosts) -> Traffic:

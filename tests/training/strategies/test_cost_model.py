@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +12,22 @@ from sparkdl.errors import InvalidInput
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.buckets import make_buckets
-from sparkdl.training.strategies.cost_model import LOOPBACK, Exchange, Link, cost, shapes_of
+from sparkdl.training.strategies.cost_model import LOOPBACK, Exchange, Link, cost, described, every_nth, shapes_of
 from sparkdl.training.strategies.reducers.exact import Exact
 from sparkdl.training.strategies.traffic import Traffic, all_reduce, halving_doubling, one_per_host, parameter_server
+
+
+@dataclass(frozen=True)
+class Every(Exact):
+    """An exact sum in each ``steps``-th step."""
+
+    steps: int
+
+    def traffic(self, bucket, hosts):
+        (exchange,) = every_nth(self.steps, [super().traffic(bucket, hosts)])
+        assert exchange.ready == 1.0
+        return exchange.traffic
+
 
 MODEL = nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10))
 
@@ -35,6 +49,13 @@ def test_model_predicts_the_bytes_that_a_reduction_counts(workers):
     values = sum(parameter.numel() + 1 for parameter in MODEL.parameters())
     assert predicted.bytes == pytest.approx(2 * (workers - 1) / workers * 4 * values)
     assert predicted.messages == len(buckets) * 2 * (workers - 1)
+
+
+def test_exchange_of_every_third_step_costs_a_third():
+    third, whole = (AllReduce(reduce=one).explain(MODEL, 4, 100.0, 1e-3) for one in (Every(3), Exact()))
+    assert (third.bytes, third.messages, third.seconds) == pytest.approx(
+        (whole.bytes / 3, whole.messages / 3, whole.seconds / 3)
+    )
 
 
 def test_model_or_factory_of_any_dtype_without_frozen_parameters():
@@ -97,10 +118,15 @@ def test_overhead_of_one_link_predicts_the_step_on_others():
 
 def test_table_names_units():
     lines = str(explained(8, compute=0.2)).splitlines()
-    assert lines[0] == "AllReduce(reduce=Exact(), bucket_bytes=26214400), 8 workers"
+    assert lines[0] == "AllReduce(), 8 workers"
     assert lines[1] == "  sent           7.077 MB by each worker"
     assert lines[2] == "  messages       14.0 one after the other"
     assert lines[-1] == "  efficiency     26%"
+
+
+def test_description_names_the_settings_that_differ_from_their_defaults():
+    assert described(AllReduce(bucket_bytes=5)) == "AllReduce(bucket_bytes=5)"
+    assert described(AllReduce(reduce=Every(3))) == "AllReduce(reduce=Every(steps=3))"
 
 
 # ---- the literature ------------------------------------------------------------------------------------------------
@@ -160,6 +186,7 @@ def test_latency_limits_rings_of_1000_workers_and_trees_do_not():
         ({"compute": -1.0}, "compute is -1.0 s; expected at least 0."),
         ({"overhead": float("nan")}, "overhead is nan s; expected at least 0."),
         ({"model": dict}, "the model is of the type dict; expected an nn.Module or its factory."),
+        ({"model": nn.Identity}, "the model has no trained parameter; expected at least one with requires_grad=True."),
         ({"model": nn.LazyLinear(3)}, "a parameter of the model has no shape yet; run the model on one batch first."),
     ],
 )

@@ -67,6 +67,12 @@ def test_one_worker_sends_nothing():
     assert neighbours(SIZE, one_per_host(1), (1, -1)) == Traffic()
 
 
+def test_neighbours_on_a_ring_are_two_unless_there_is_one():
+    for workers, count in {2: 1, 3: 2, 8: 2}.items():
+        traffic = neighbours(SIZE, one_per_host(workers), (1, -1))
+        assert (traffic.bytes, traffic.messages, traffic.link_bytes) == (count * SIZE, 1, count * SIZE)
+
+
 # ---- workers that share hosts --------------------------------------------------------------------------------------
 
 IN_ORDER, IN_TURN, TOGETHER = "aabbcc", "abcabc", "aaaaaa"
