@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from math import ceil, log2
 
 Hosts = Sequence[Hashable]
@@ -69,7 +69,9 @@ def one_per_host(workers: int) -> Hosts:
 
 def all_reduce(size: float, hosts: Hosts) -> Traffic:
     """The sum of ``size`` bytes by a ring in rank order, as gloo does it."""
-    return reduce_scatter(size, hosts) * 2
+    workers = len(hosts)
+    whole = 2 * (workers - 1) * size // workers  # bytes, so that a worker's counts add up
+    return replace(reduce_scatter(size, hosts) * 2, bytes=whole)
 
 
 def reduce_scatter(size: float, hosts: Hosts) -> Traffic:
@@ -130,29 +132,18 @@ def parameter_server(size: float, hosts: Hosts, servers: int = 1) -> Traffic:
     return Traffic(size, 2, 2 * busiest * size)
 
 
-def layered(size: float, hosts: Hosts, between: Traffic) -> Traffic:
-    """Workers reduce ``size`` bytes to the first worker of their host, and get the result of ``between`` from it.
+def layered(size: float, groups: Sequence[Hosts]) -> Traffic:
+    """The sum of ``size`` bytes inside groups, then among their first workers by a ring; they send it to their groups.
 
     Args:
-        size: bytes that a worker sends to the first worker of its host.
-        hosts: the host of each worker.
-        between: traffic of the first workers, of ``leaders(hosts)``.
+        size: bytes that a worker sends to the first worker of its group.
+        groups: the hosts of each group's workers.
     """
-    most, first = max(Counter(hosts).values()), len(leaders(hosts))
-    inside = broadcast(size, [0] * most) * 2
-    sent = 2 * size * (len(hosts) - first) + between.bytes * first
-    return Traffic(
-        sent / len(hosts),
-        between.messages,
-        between.link_bytes,
-        between.local_messages + inside.local_messages,
-        between.local_bytes + inside.local_bytes,
-    )
-
-
-def leaders(hosts: Hosts) -> Hosts:
-    """The hosts of the first worker of each host."""
-    return [*dict.fromkeys(hosts)]
+    workers = sum(map(len, groups))
+    between = all_reduce(size, [group[0] for group in groups])
+    inside = max((broadcast(size, group) for group in groups), key=lambda one: (one.link_bytes, one.local_bytes)) * 2
+    sent = 2 * size * (workers - len(groups)) + between.bytes * len(groups)
+    return replace(inside + between, bytes=sent / workers)
 
 
 def _round(size: float, hosts: Hosts, pairs: Sequence[tuple[int, int]]) -> Traffic:

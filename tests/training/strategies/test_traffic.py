@@ -14,14 +14,13 @@ from sparkdl.training.strategies.traffic import (
     broadcast,
     halving_doubling,
     layered,
-    leaders,
     neighbours,
     one_per_host,
     parameter_server,
     reduce_scatter,
 )
 
-SIZE = 1200.0  # M
+SIZE = 1200.0 * 128  # M
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8, 128])
@@ -99,10 +98,10 @@ def test_server_is_the_bottleneck_of_many_workers_and_the_link_of_few():
 
 
 def test_layered_reduction_crosses_links_with_one_worker_per_host():
-    assert leaders(IN_TURN) == ["a", "b", "c"]
-    between = all_reduce(SIZE, leaders(IN_TURN))
-    traffic = layered(SIZE, IN_TURN, between)
+    between = all_reduce(SIZE, one_per_host(3))
+    traffic = layered(SIZE, ["aa", "bb", "cc"])
     assert (traffic.messages, traffic.link_bytes) == (between.messages, between.link_bytes)
     assert (traffic.local_messages, traffic.local_bytes) == (2, 2 * SIZE)
     assert traffic.bytes == pytest.approx((6 * SIZE + 3 * between.bytes) / 6)  # 3 workers reduce, 3 leaders answer
-    assert layered(SIZE, "abc", between) == between
+    assert layered(SIZE, ["a", "b", "c"]) == between
+    assert layered(SIZE, ["ab", "cd"]).messages == 2 + 2  # groups across hosts use their links

@@ -13,7 +13,12 @@ from typing import Any
 from sparkdl.cluster.group.world import Group
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
-from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce
+from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce, one_per_host
+
+
+def ring_bytes(size: int, workers: int) -> int:
+    """Bytes that each worker sends in a ring all-reduce of ``size`` bytes."""
+    return int(all_reduce(size, one_per_host(workers)).bytes)
 
 
 @dataclass(frozen=True)
