@@ -62,6 +62,17 @@ def total(parts: Iterable[Traffic]) -> Traffic:
     return sum(parts, start=Traffic())
 
 
+def at_once(parts: Iterable[Traffic]) -> Traffic:
+    """The traffic of collectives that start together: they share the link, and their messages wait side by side."""
+    parts = [*parts]
+    sizes = total(parts)
+    return replace(
+        sizes,
+        messages=max(part.messages for part in parts),
+        local_messages=max(part.local_messages for part in parts),
+    )
+
+
 def one_per_host(workers: int) -> Hosts:
     """Hosts of workers that share no link."""
     return range(workers)

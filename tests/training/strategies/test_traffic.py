@@ -11,6 +11,7 @@ from sparkdl.training.strategies.traffic import (
     all_gather,
     all_reduce,
     all_to_all,
+    at_once,
     broadcast,
     halving_doubling,
     layered,
@@ -70,6 +71,13 @@ def test_neighbours_on_a_ring_are_two_unless_there_is_one():
     for workers, count in {2: 1, 3: 2, 8: 2}.items():
         traffic = neighbours(SIZE, one_per_host(workers), (1, -1))
         assert (traffic.bytes, traffic.messages, traffic.link_bytes) == (count * SIZE, 1, count * SIZE)
+
+
+def test_collectives_that_start_together_wait_once():
+    one, two = all_reduce(SIZE, one_per_host(4)), all_gather(SIZE, one_per_host(4))
+    both = at_once([one, two])
+    assert (both.messages, (one + two).messages) == (6, 9)
+    assert (both.bytes, both.link_bytes) == ((one + two).bytes, (one + two).link_bytes)
 
 
 # ---- workers that share hosts --------------------------------------------------------------------------------------
