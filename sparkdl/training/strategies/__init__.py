@@ -54,7 +54,7 @@ class Strategy(Protocol):
         """Set every replica to the weights of rank 0, and begin to synchronise them."""
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
-        """The exchanges of a mean step, in order, from the shapes and dtypes of ``parameters`` alone.
+        """The exchanges of a mean step after any warm-up, in order, from the shapes and dtypes of ``parameters`` alone.
 
         Args:
             parameters: trained parameters; they may be on the device ``meta``.
