@@ -36,6 +36,7 @@ COMMANDS = {
     "doctor": Command(
         "sparkdl.cli.doctor:doctor", "Verify an installation on a cluster, and say what to do about it.", stops=False
     ),
+    "plan": Command("sparkdl.cli.plan:plan", "Predict seconds and bytes of a step for each strategy.", stops=False),
     "report": Command("sparkdl.cli.report:main", "Write the report page of one or several runs.", plain=True),
 }
 

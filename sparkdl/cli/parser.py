@@ -203,9 +203,10 @@ def _opened(hint: Any) -> Any:
 @cache
 def _without_annotations(protocol: type) -> type:
     """The protocol without annotations: jsonargparse requires identical types of arguments."""
-    methods = {
-        name: FunctionType(method.__code__, method.__globals__, name, method.__defaults__, method.__closure__)
-        for name, method in vars(protocol).items()
-        if inspect.isfunction(method) and not name.startswith("_")
-    }
+    methods = {}
+    for name, method in vars(protocol).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            bare = FunctionType(method.__code__, method.__globals__, name, method.__defaults__, method.__closure__)
+            bare.__kwdefaults__ = method.__kwdefaults__
+            methods[name] = bare
     return type(protocol)(protocol.__name__, (Protocol,), {"__module__": protocol.__module__, **methods})

@@ -13,7 +13,7 @@ from sparkdl.cli.commands import run
 def test_failures_end_with_1_and_their_names(job):
     code, printed = job("doctor", "--num_workers", 3, "--min_free_gb", 1e9)
     assert code == 1
-    assert printed.endswith("error: 2 of 11 checks are not ok: slots, disk.\n")
+    assert printed.endswith("error: 2 of 12 checks are not ok: slots, disk.\n")
     assert "FAIL  slots               3 workers need 3 task slots at a time, but the configuration allows 2" in printed
     assert " GB free: expected at least 1e+09 GB. Free space there" in printed
     assert "gloo summed a tensor over 2 workers" in printed

@@ -265,9 +265,19 @@ def machine_is_healthy(demo: Path, printed: str) -> None:
     assert [name for name in rows if name not in ("check", "run directory")] == [*checks]
 
 
+def plan_is_printed(demo: Path, printed: str) -> None:
+    page = (ROOT / "docs/communication.md").read_text(encoding="utf-8")
+    first, header, *rows = re.search(r"```text\n(.*?)\n```", page, re.DOTALL)[1].splitlines()
+    assert first in printed
+    assert header.split() == ["strategy", "MB", "a", "step", "messages", "s", "a", "step", "efficiency"]
+    for row in rows:
+        assert re.search(" +".join(map(re.escape, row.split())), printed)
+
+
 RESULTS = {
     "digits_to_parquet.py": data_is_written,
     "jobs/train.py": model_is_trained,
     "jobs/predict.py": rows_are_scored,
     "jobs/doctor.py": machine_is_healthy,
+    "jobs/plan.py": plan_is_printed,
 }

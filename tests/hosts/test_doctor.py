@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -22,6 +23,7 @@ CHECKS = (
     "driver",
     "interface",
     "connections",
+    "link",
     "all-reduce",
 )
 
@@ -84,12 +86,18 @@ def assert_alone(found, names, *, skipped=()):
 
 def test_healthy_cluster(cluster, call):
     code, checks = call(drivers.doctor, "--run_dir", str(cluster.shared / "run"), "--num_workers", "3")
-    assert [status for status, _ in checks.values()] == ["ok"] * 12
+    assert [status for status, _ in checks.values()] == ["ok"] * len(checks)
     assert set(checks) == {*CHECKS, "run directory"}
     assert code == 0
     assert [*(cluster.shared / "run").iterdir()] == []
     assert checks["slots"][1] == "4 task slots on 2 executors, up to 2 on each; 4 are configured; 3 workers"
     assert checks["connections"][1] == "all 2 connections between 2 hosts"
+    link = re.fullmatch(
+        r"the slowest of 2 links is from (\w+) .* to (\w+) .*; sparkdl plan --bandwidth (\S+) --latency (\S+)",
+        checks["link"][1],
+    )
+    assert {link[1], link[2]} == {"one", "two"}
+    assert min(float(link[3]), float(link[4])) > 0
     assert checks["all-reduce"][1].startswith("gloo summed a tensor over 3 workers")
     for host in cluster.workers:
         assert f"{host.name} ({host.address}, eth0)" in checks["interface"][1]
@@ -103,7 +111,7 @@ def test_no_route_between_executors(cluster, call):
         found = call(drivers.doctor)
     finally:
         one.send_packets_to(two)
-    (text,) = assert_alone(found, ["connections"], skipped=["all-reduce"])
+    (text,) = assert_alone(found, ["connections"], skipped=["link", "all-reduce"])
     places = [f"{host.name} ({host.address}, eth0)" for host in (one, two)]
     for first, second in (places, reversed(places)):
         assert f"{first} cannot connect to {second}: no answer within 5 s" in text
@@ -113,13 +121,14 @@ def test_no_route_between_executors(cluster, call):
 def test_interface_that_one_host_lacks(cluster, call):
     cluster.workers[0].add_interface("spare", "10.78.0.1")
     found = call(drivers.doctor_on, "spare")
-    (text,) = assert_alone(found, ["interface"], skipped=["connections", "all-reduce"])
+    (text,) = assert_alone(found, ["interface"], skipped=["connections", "link", "all-reduce"])
     assert text.startswith("two: 'spare' is neither an interface nor an address of this host")
     assert "Set spark.sparkdl.network to an interface that connects the hosts" in text
 
 
 def test_loopback_interface(call):
-    text, _ = assert_alone(call(drivers.doctor_on, "lo"), ["interface", "connections"], skipped=["all-reduce"])
+    skipped = ["link", "all-reduce"]
+    text, _ = assert_alone(call(drivers.doctor_on, "lo"), ["interface", "connections"], skipped=skipped)
     for name in ("one", "two"):
         assert f"{name} (127.0.0.1, lo): other hosts cannot reach a loopback address" in text
 
@@ -169,7 +178,7 @@ def test_sparkdl_missing_on_one_host(cluster, call, plant):
     for name in ("gloo", "disk", "driver"):
         assert checks[name][0] == "ok"
         assert "1 executor" in checks[name][1]
-    for name in ("interface", "connections", "all-reduce"):
+    for name in ("interface", "connections", "link", "all-reduce"):
         assert checks[name] == ("skip", "not possible while executors cannot import sparkdl")
     assert "java" not in str(checks)
 
@@ -181,6 +190,7 @@ def test_dynamic_allocation_and_encryption(on_demand):
     assert [line[:24].strip() for line in texts[:2]] == ["FAIL  dynamic allocation", "FAIL  encryption"]
     assert "Submit with spark.dynamicAllocation.enabled=false." in texts[0]
     assert "spark.io.encryption.enabled is true" in texts[1]
-    assert {line[:4] for line in texts[2:-3]} == {"ok  "}
-    assert [line[:24].strip() for line in texts[-3:]] == ["skip  interface", "skip  connections", "skip  all-reduce"]
+    assert {line[:4] for line in texts[2:-4]} == {"ok  "}
+    skipped = [f"skip  {name}" for name in ("interface", "connections", "link", "all-reduce")]
+    assert [line[:24].strip() for line in texts[-4:]] == skipped
     assert "ok    encryption" in accepted["printed"]

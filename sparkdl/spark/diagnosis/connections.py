@@ -1,6 +1,7 @@
 """The addresses that workers of a gang would use, and TCP connections between them.
 
-One worker of each address listens, and connects to those of all other addresses. No data is sent.
+One worker of each address listens, and connects to those of all other addresses. Then it measures the link to the
+next one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sparkdl.cluster.group.network import interface_of, listen, worker_address
 from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.spark.address_exchange import DriverExchange, Rendezvous
 from sparkdl.spark.diagnosis.check import Check, judged, listed
+from sparkdl.spark.diagnosis.link import LinkSpeed, answering, measure
 from sparkdl.telemetry.protocol import Endpoint
 
 CONNECT = 5.0
@@ -30,6 +32,10 @@ _AT_ONCE = 64  # connections
 REACHABLE = (
     "Open all ports between the executors' hosts, or name the interface whose network connects them in "
     "spark.sparkdl.network."
+)
+FLOWING = (
+    "The hosts connect, but no data flows: compare the MTU of their interfaces, and look for firewalls that end "
+    "connections."
 )
 ABSENT = "Look for executors that hang on the other hosts, and for jobs that hold task slots."
 INTERFACE = "Set spark.sparkdl.network to an interface that connects the hosts and that every host has, or unset it."
@@ -56,10 +62,11 @@ class WorkerAddress:
 
 @dataclass(frozen=True)
 class Connected:
-    """The report of a worker: its address, and an error for each rank that it cannot reach."""
+    """The report of a worker: its address, an error for each rank that it cannot reach, and the link to the next."""
 
     worker: WorkerAddress
     errors: Mapping[int, str] = field(default_factory=dict)
+    link: LinkSpeed | None = None
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,9 @@ class ConnectionTask:
                 WorkerAddress(**json.loads(line)) for line in self._exchange(self.begin, json.dumps(vars(worker)))
             ]
             errors = connect(workers, self.rank)
+            link = None if errors else measure_next(workers, self.rank)
             self._exchange(self.end, "connected")  # until all have connected
-        yield self.rank, Connected(worker, errors)
+        yield self.rank, Connected(worker, errors, link)
 
     def _exchange(self, endpoint: Endpoint, line: str) -> Sequence[str]:
         return Rendezvous(DriverExchange(endpoint, self.rank, self.size, absent), self.timeout)(line)
@@ -94,6 +102,7 @@ class ConnectionTask:
         try:
             address = worker_address(0, [task.address, *self.peers], override=self.network)
             listening = stack.enter_context(listen(address))
+            stack.enter_context(answering(listening))
         except InvalidInput as error:
             return WorkerAddress(host, error=error.message)
         except OSError as error:
@@ -135,6 +144,15 @@ def connect(workers: Sequence[WorkerAddress], rank: int, seconds: float = CONNEC
         return {other: text for other, text in zip(others, pool.map(error, others), strict=True) if text}
 
 
+def measure_next(workers: Sequence[WorkerAddress], rank: int) -> LinkSpeed | None:
+    """Measure the link to the representative of the next address; None if there is no other one, or for other ranks."""
+    ranks = representatives(workers)
+    if rank not in ranks or len(ranks) == 1:
+        return None
+    following = ranks[(ranks.index(rank) + 1) % len(ranks)]
+    return measure(following, workers[following].address, workers[following].port)
+
+
 def interface_check(workers: Sequence[WorkerAddress]) -> Check:
     """Whether every worker has an address that other hosts can dial."""
     several = len({worker.host for worker in workers}) > 1
@@ -160,6 +178,22 @@ def connections_check(reports: Sequence[Connected]) -> Check:
     hosts, pairs = len({worker.host for worker in workers}), len(ranks) * (len(ranks) - 1)
     connected = f"all {pairs} connections between {hosts} hosts" if pairs else "all workers are on one host"
     return judged("connections", findings, REACHABLE, otherwise=connected)
+
+
+def link_check(reports: Sequence[Connected]) -> Check:
+    """The slowest link between hosts, as arguments of ``sparkdl plan``."""
+    workers = [report.worker for report in reports]
+    if any(report.errors for report in reports) or any(worker.error for worker in workers):
+        return Check("link", "skip", "not all hosts can connect to each other")
+    links = [(report.worker, report.link) for report in reports if report.link]
+    findings = [f"{worker} to {workers[link.rank]}: {link.error}" for worker, link in links if link.error]
+    if findings or not links:
+        return judged("link", findings, FLOWING, otherwise="all workers are on one host")
+    worker, slowest = min(links, key=lambda link: link[1].bandwidth)
+    latency = max(link.latency for _, link in links)
+    text = f"the slowest of {len(links)} links is from {worker} to {workers[slowest.rank]}"
+    rounded = float(f"{slowest.bandwidth:.3g}")
+    return Check("link", "ok", f"{text}; sparkdl plan --bandwidth {rounded:g} --latency {latency:.2g}")
 
 
 def absent_check(workers: Sequence[WorkerAddress], size: int, errors: Sequence[str]) -> Check:

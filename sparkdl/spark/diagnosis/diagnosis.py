@@ -29,6 +29,7 @@ from sparkdl.spark.diagnosis.connections import (
     absent_check,
     connections_check,
     interface_check,
+    link_check,
 )
 from sparkdl.spark.diagnosis.executor_checks import (
     Reports,
@@ -153,7 +154,7 @@ class Diagnosis:
     # ---- gangs -------------------------------------------------------------------------------------------------------
 
     def _connections(self) -> Iterator[Check]:
-        names = ("interface", "connections")
+        names = ("interface", "connections", "link")
         if reason := self._obstacle(["dynamic allocation", "driver"], ["sparkdl"]):
             yield from (Check(name, "skip", reason) for name in names)
             return
@@ -162,11 +163,12 @@ class Diagnosis:
         reports, errors = self._connected(size, book)
         if errors:
             yield absent_check([WorkerAddress(**json.loads(line)) for line in book.lines], size, errors)
-            yield Check("connections", "skip", "some workers reported no address")
+            yield from (Check(name, "skip", "some workers reported no address") for name in names[1:])
             return
         in_order = [report for _, report in sorted(reports)]
         yield interface_check([report.worker for report in in_order])
         yield connections_check(in_order)
+        yield link_check(in_order)
 
     def _connected(self, size: int, book: AddressBook) -> tuple[list[tuple[int, Connected]], Sequence[str]]:
         context, network = self.spark.sparkContext, setting(self.spark, "spark.sparkdl.network") or None

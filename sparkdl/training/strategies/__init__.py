@@ -6,6 +6,7 @@ the state and runs once per step. Each strategy is one self-contained file.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,8 +14,11 @@ from torch import nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
+from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock
 from sparkdl.training.layouts import Replica
+from sparkdl.training.strategies.cost_model import LOOPBACK, Cost, Exchange, Link, cost, described, hosts_of, shapes_of
+from sparkdl.training.strategies.traffic import Hosts
 
 
 class Sync(Protocol):
@@ -59,6 +63,47 @@ class Strategy(Protocol):
 
     def attach(self, replica: Replica, group: Group) -> Sync:
         """Set every replica to the weights of rank 0, and begin to synchronise them."""
+
+    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
+        """The exchanges of a mean step after any warm-up, in order, from the shapes and dtypes of ``parameters`` alone.
+
+        Args:
+            parameters: trained parameters; they may be on the device ``meta``.
+            hosts: the host of each worker, in rank order.
+
+        Raises:
+            InvalidInput: the strategy does not say; this is the default.
+        """
+        raise InvalidInput(f"{self} has no cost model; expected a strategy with the method exchanges.")
+
+    def explain(
+        self,
+        model: nn.Module | Callable[[], nn.Module],
+        workers: int | Sequence[Hashable],
+        bandwidth: float,
+        latency: float,
+        *,
+        compute: float = 0.0,
+        overhead: float = 0.0,
+        local: Link = LOOPBACK,
+    ) -> Cost:
+        """Predict bytes, messages, seconds and efficiency of a step; nothing is run.
+
+        Args:
+            model: a module or its factory; only the shapes and dtypes of its parameters count.
+            workers: their number, each on a host of its own; or the host of each worker, in rank order.
+            bandwidth: Mbit/s of a host's link in each direction.
+            latency: seconds that a small message takes between two hosts.
+            compute: seconds of a step without communication; default 0: the cost is communication alone.
+            overhead: seconds that do not depend on the link, from ``Cost.overhead_of``.
+            local: the link between workers of one host.
+
+        Raises:
+            InvalidInput: an argument is out of its range, or a parameter has no shape yet.
+        """
+        hosts, link = hosts_of(workers), Link(bandwidth, latency)
+        exchanges = self.exchanges(shapes_of(model), hosts)
+        return cost(described(self), exchanges, len(hosts), link, local=local, compute=compute, overhead=overhead)
 
 
 def equalise(replica: Replica, group: Group) -> None:

@@ -17,10 +17,12 @@ differs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.data.batch import Batch
@@ -28,14 +30,16 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import equalise
+from sparkdl.training.strategies import Strategy, equalise
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
+from sparkdl.training.strategies.cost_model import Exchange, during_backward
 from sparkdl.training.strategies.reducers import PendingReduce, Reducer
 from sparkdl.training.strategies.reducers.exact import Exact
+from sparkdl.training.strategies.traffic import Hosts
 
 
 @dataclass(frozen=True)
-class AllReduce:
+class AllReduce(Strategy):
     """Every worker takes the same step on the mean gradient of the global batch.
 
     Attributes:
@@ -54,6 +58,11 @@ class AllReduce:
         """Broadcast the weights of rank 0, and attach to the replica."""
         equalise(replica, group)
         return AllReduceSync(self, replica, group)
+
+    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
+        """One exchange per bucket, during the backward pass."""
+        buckets = make_buckets(parameters, self.bucket_bytes)
+        return during_backward(buckets, [self.reduce.traffic(bucket, hosts) for bucket in buckets])
 
 
 class AllReduceSync:

@@ -12,8 +12,11 @@ from sparkdl.spark.diagnosis.connections import (
     connect,
     connections_check,
     interface_check,
+    link_check,
+    measure_next,
     representatives,
 )
+from sparkdl.spark.diagnosis.link import LinkSpeed
 
 ONE, TWO = WorkerAddress("one", "10.0.0.1", "eth0", 4001), WorkerAddress("two", "10.0.0.2", "eth0", 4002)
 LOST = WorkerAddress("three", error="'eth9' is neither an interface nor an address of this host.")
@@ -74,3 +77,40 @@ def test_connections():
         "one (10.0.0.1, eth0) cannot connect to two (10.0.0.2, eth0): no answer within 5 s. Open all ports"
     )
     assert connections_check([Connected(ONE), Connected(LOST)]).status == "skip"
+
+
+# ---- links ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_worker_per_host_measures_the_link_to_the_next(monkeypatch):
+    monkeypatch.setattr("sparkdl.spark.diagnosis.connections.measure", lambda *destination: destination)
+    workers = [ONE, ONE, TWO, LOST]
+    assert [measure_next(workers, rank) for rank in range(4)] == [
+        (2, "10.0.0.2", 4002),
+        None,
+        (0, "10.0.0.1", 4001),
+        None,
+    ]
+    assert measure_next([ONE, ONE], 0) is None
+
+
+def test_slowest_link_gives_the_arguments_of_plan():
+    check = link_check(
+        [Connected(ONE, {}, LinkSpeed(1, 941.23, 1e-4)), Connected(TWO, {}, LinkSpeed(0, 93.7, 5.21e-5))]
+    )
+    assert check.status == "ok"
+    assert check.text == (
+        "the slowest of 2 links is from two (10.0.0.2, eth0) to one (10.0.0.1, eth0); "
+        "sparkdl plan --bandwidth 93.7 --latency 0.0001"
+    )
+    assert link_check([Connected(ONE), Connected(ONE)]).text == "all workers are on one host"
+
+
+def test_link_without_data_fails_and_missing_connections_skip_it():
+    check = link_check([Connected(ONE, {}, LinkSpeed(1, error="no data within 5 s")), Connected(TWO)])
+    assert check.status == "FAIL"
+    assert check.text.startswith(
+        "one (10.0.0.1, eth0) to two (10.0.0.2, eth0): no data within 5 s. The hosts connect, but"
+    )
+    for report in (Connected(ONE, {1: "no answer within 5 s"}), Connected(LOST)):
+        assert link_check([report, Connected(TWO)]).status == "skip"

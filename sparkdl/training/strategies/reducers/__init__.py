@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from sparkdl.cluster.group.world import Group
+from sparkdl.errors import InvalidInput
 from sparkdl.training.strategies.buckets import Bucket
+from sparkdl.training.strategies.traffic import Hosts, Traffic, one_per_host
 
 
 class PendingReduce(Protocol):
@@ -42,3 +44,20 @@ class Reducer(Protocol):
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> Reduction:
         """Open the reducer for these buckets."""
+
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+        """The traffic of one sum of ``bucket``, from its shapes and dtype alone: it may be on the device ``meta``.
+
+        Args:
+            bucket: the bucket.
+            hosts: the host of each worker, in rank order.
+
+        Raises:
+            InvalidInput: the reducer does not say; this is the default.
+        """
+        raise InvalidInput(f"{self} has no cost model; expected a reducer with the method traffic.")
+
+
+def sent_bytes(reducer: Reducer, buckets: Sequence[Bucket], workers: int) -> int:
+    """Bytes that a worker sends to sum all buckets once."""
+    return round(sum(reducer.traffic(bucket, one_per_host(workers)).bytes for bucket in buckets))

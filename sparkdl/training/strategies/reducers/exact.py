@@ -12,12 +12,13 @@ from typing import Any
 
 from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import PendingReduce
+from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
+from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce, one_per_host
 
 
 def ring_bytes(size: int, workers: int) -> int:
     """Bytes that each worker sends in a ring all-reduce of ``size`` bytes."""
-    return 2 * (workers - 1) * size // workers
+    return int(all_reduce(size, one_per_host(workers)).bytes)
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,11 @@ class Exact:
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> ExactReduction:
         """Open the reducer."""
-        return ExactReduction(buckets, group)
+        return ExactReduction(self, buckets, group)
+
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+        """A ring all-reduce of the bucket's buffer."""
+        return all_reduce(bucket.buffer.nbytes, hosts)
 
 
 class ExactReduction:
@@ -36,14 +41,14 @@ class ExactReduction:
     raises one step later, when the bucket starts again; the epoch's end waits for all.
     """
 
-    def __init__(self, buckets: Sequence[Bucket], group: Group) -> None:
-        self._buckets, self._group = buckets, group
+    def __init__(self, reducer: Exact, buckets: Sequence[Bucket], group: Group) -> None:
+        self._reducer, self._buckets, self._group = reducer, buckets, group
         self._last: dict[int, Any] = {}  # by bucket, under NCCL: the sum of the step before
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends by the ring."""
-        return sum(ring_bytes(bucket.buffer.nbytes, self._group.size) for bucket in self._buckets)
+        return sent_bytes(self._reducer, self._buckets, self._group.size)
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Start the backend's all-reduce of the bucket's buffer."""

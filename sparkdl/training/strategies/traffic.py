@@ -1,0 +1,173 @@
+"""Bytes and messages of collectives: pure equations, without a process group.
+
+``N`` workers run on ``H`` hosts and combine ``M`` bytes. One message takes ``alpha`` seconds, and a host's link carries
+``B`` bytes a second in each direction. If every worker has a host of its own, the seconds are
+
+    ring all-reduce                  2 (N - 1) alpha + 2 (N - 1)/N M/B
+    recursive halving and doubling   2 log2(N) alpha + 2 (N - 1)/N M/B
+    reduce-scatter                     (N - 1) alpha +   (N - 1)/N M/B
+    all-gather of M bytes of each      (N - 1) alpha +   (N - 1)   M/B
+    all-to-all of M/N bytes            (N - 1) alpha +   (N - 1)/N M/B
+    broadcast or reduce by a tree  ceil(log2 N) (alpha + M/B)
+    exchange with k neighbours               alpha + k M/B
+    S parameter servers                    2 alpha + 2 N M/(S B)
+
+Workers of one host share its link. A ring in the order of hosts crosses each link once in each direction. If ranks
+alternate between hosts, each of a host's ``n`` workers sends over the link, which carries ``n`` times the bytes.
+
+R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication operations in MPICH, 2005;
+P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
+from math import ceil, log2
+
+Hosts = Sequence[Hashable]
+"""The host of each worker, in rank order."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The traffic of one or several collectives, one after the other.
+
+    Attributes:
+        bytes: bytes that a worker sends to the others, the mean over the workers.
+        messages: messages between hosts that wait for each other; each costs one latency.
+        link_bytes: bytes that the busiest host sends, or receives, over its link.
+        local_messages: messages inside a host that wait for each other.
+        local_bytes: bytes that the workers of the busiest host send to each other.
+    """
+
+    bytes: float = 0.0
+    messages: float = 0.0
+    link_bytes: float = 0.0
+    local_messages: float = 0.0
+    local_bytes: float = 0.0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        """The traffic of both, one after the other."""
+        return Traffic(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+
+    def __mul__(self, times: float) -> Traffic:
+        """The traffic of ``times`` repetitions; a fraction is the mean of a step that repeats it less often."""
+        return Traffic(*(times * value for value in astuple(self)))
+
+
+def total(parts: Iterable[Traffic]) -> Traffic:
+    """The sum of traffic."""
+    return sum(parts, start=Traffic())
+
+
+def at_once(parts: Iterable[Traffic]) -> Traffic:
+    """The traffic of collectives that start together: they share the link, and their messages wait side by side."""
+    parts = [*parts]
+    sizes = total(parts)
+    return replace(
+        sizes,
+        messages=max(part.messages for part in parts),
+        local_messages=max(part.local_messages for part in parts),
+    )
+
+
+def one_per_host(workers: int) -> Hosts:
+    """Hosts of workers that share no link."""
+    return range(workers)
+
+
+def all_reduce(size: float, hosts: Hosts) -> Traffic:
+    """The sum of ``size`` bytes by a ring in rank order, as gloo does it."""
+    workers = len(hosts)
+    whole = 2 * (workers - 1) * size // workers  # bytes, so that a worker's counts add up
+    return replace(reduce_scatter(size, hosts) * 2, bytes=whole)
+
+
+def reduce_scatter(size: float, hosts: Hosts) -> Traffic:
+    """The sum of ``size`` bytes, of which each worker gets one part."""
+    return all_gather(size / len(hosts), hosts)
+
+
+def all_gather(size: float, hosts: Hosts) -> Traffic:
+    """Every worker gets the ``size`` bytes of each other worker, by a ring in rank order."""
+    return neighbours(size, hosts, (1,)) * (len(hosts) - 1)
+
+
+def all_to_all(size: float, hosts: Hosts) -> Traffic:
+    """Every worker sends an equal part of ``size`` bytes to each worker, its own included."""
+    workers, part = len(hosts), size / len(hosts)
+    sent, most = (workers - 1) * part, max(Counter(hosts).values())
+    if most == workers:
+        return Traffic(sent, local_messages=workers - 1, local_bytes=workers * sent)
+    busiest = max(count * (workers - count) for count in Counter(hosts).values())
+    return Traffic(sent, workers - 1, busiest * part)
+
+
+def broadcast(size: float, hosts: Hosts) -> Traffic:
+    """Rank 0 sends ``size`` bytes to all others, by a binomial tree; a reduction to rank 0 costs the same."""
+    workers = len(hosts)
+    distances = [1 << power for power in range(ceil(log2(workers)))]
+    return total(
+        _round(size, hosts, [(rank, rank + far) for rank in range(min(far, workers - far))]) for far in distances
+    )
+
+
+def neighbours(size: float, hosts: Hosts, hops: Sequence[int]) -> Traffic:
+    """Every worker sends ``size`` bytes to the other ranks that are ``hops`` away, at the same time."""
+    workers = len(hosts)
+    distances = {hop % workers for hop in hops} - {0}
+    return _round(size, hosts, [(rank, (rank + far) % workers) for far in distances for rank in range(workers)])
+
+
+def halving_doubling(size: float, hosts: Hosts) -> Traffic:
+    """The sum of ``size`` bytes by recursive halving and doubling.
+
+    If the number of workers is no power of two, the workers above it first send all bytes to a partner.
+    """
+    workers = len(hosts)
+    powers = int(log2(workers))
+    even = 1 << powers
+    folded = _round(size, hosts, [(rank, rank - even) for rank in range(even, workers)])
+    halved = (
+        _round(size / even * (1 << power), hosts, [(rank, rank ^ (1 << power)) for rank in range(even)])
+        for power in range(powers)
+    )
+    return (folded + total(halved)) * 2
+
+
+def parameter_server(size: float, hosts: Hosts, servers: int = 1) -> Traffic:
+    """Every worker sends ``size`` bytes to servers, each with a host and a share of the bytes, and gets as many."""
+    busiest = max(len(hosts) / servers, *Counter(hosts).values())
+    return Traffic(size, 2, 2 * busiest * size)
+
+
+def layered(size: float, groups: Sequence[Hosts]) -> Traffic:
+    """The sum of ``size`` bytes inside groups, then among their first workers by a ring; they send it to their groups.
+
+    Args:
+        size: bytes that a worker sends to the first worker of its group.
+        groups: the hosts of each group's workers.
+    """
+    workers = sum(map(len, groups))
+    between = all_reduce(size, [group[0] for group in groups])
+    inside = max((broadcast(size, group) for group in groups), key=lambda one: (one.link_bytes, one.local_bytes)) * 2
+    sent = 2 * size * (workers - len(groups)) + between.bytes * len(groups)
+    return replace(inside + between, bytes=sent / workers)
+
+
+def _round(size: float, hosts: Hosts, pairs: Sequence[tuple[int, int]]) -> Traffic:
+    """Messages of ``size`` bytes between pairs of ranks at the same time.
+
+    If one message crosses hosts, the round takes as long as the messages that cross.
+    """
+    if not pairs:
+        return Traffic()
+    sent = size * len(pairs) / len(hosts)
+    named = [(hosts[source], hosts[target]) for source, target in pairs]
+    crossing = [pair for pair in named if pair[0] != pair[1]]
+    if not crossing:
+        return Traffic(sent, local_messages=1, local_bytes=size * max(Counter(named).values()))
+    busiest = max(most for ends in zip(*crossing, strict=True) for most in Counter(ends).values())
+    return Traffic(sent, 1, size * busiest)

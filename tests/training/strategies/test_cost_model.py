@@ -1,0 +1,205 @@
+"""The cost model against its limits, the literature's figures, and the bytes that running reductions count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+from torch import nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.training.strategies import Strategy
+from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.buckets import make_buckets
+from sparkdl.training.strategies.cost_model import LOOPBACK, Exchange, Link, cost, described, every_nth, shapes_of
+from sparkdl.training.strategies.reducers.exact import Exact
+from sparkdl.training.strategies.traffic import Traffic, all_reduce, halving_doubling, one_per_host, parameter_server
+
+
+@dataclass(frozen=True)
+class Every(Exact):
+    """An exact sum in each ``steps``-th step."""
+
+    steps: int
+
+    def traffic(self, bucket, hosts):
+        (exchange,) = every_nth(self.steps, [super().traffic(bucket, hosts)])
+        assert exchange.ready == 1.0
+        return exchange.traffic
+
+
+MODEL = nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10))
+
+
+def explained(workers, *, bandwidth=100.0, latency=1e-3, **settings):
+    return AllReduce().explain(MODEL, workers, bandwidth, latency, **settings)
+
+
+# ---- one source of truth -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_model_predicts_the_bytes_that_a_reduction_counts(workers):
+    strategy = AllReduce(bucket_bytes=1 << 20)
+    buckets = make_buckets([*MODEL.parameters()], strategy.bucket_bytes)
+    counted = Exact().open(buckets, SimpleNamespace(size=workers)).bytes_per_step
+    predicted = strategy.explain(MODEL, workers, 100.0, 1e-3)
+    assert counted == round(predicted.bytes)
+    values = sum(parameter.numel() + 1 for parameter in MODEL.parameters())
+    assert predicted.bytes == pytest.approx(2 * (workers - 1) / workers * 4 * values)
+    assert predicted.messages == len(buckets) * 2 * (workers - 1)
+
+
+def test_exchange_of_every_third_step_costs_a_third():
+    third, whole = (AllReduce(reduce=one).explain(MODEL, 4, 100.0, 1e-3) for one in (Every(3), Exact()))
+    assert (third.bytes, third.messages, third.seconds) == pytest.approx(
+        (whole.bytes / 3, whole.messages / 3, whole.seconds / 3)
+    )
+
+
+def test_model_or_factory_of_any_dtype_without_frozen_parameters():
+    frozen = nn.Linear(1000, 1000).requires_grad_(False)
+    whole = AllReduce().explain(lambda: MODEL, 4, 100.0, 0.0)
+    half = AllReduce().explain(nn.Sequential(frozen, *MODEL).bfloat16(), 4, 100.0, 0.0)
+    assert half.bytes == whole.bytes / 2
+    MODEL.float()
+    assert {parameter.device.type for parameter in shapes_of(MODEL)} == {"meta"}
+
+
+# ---- seconds of a step ---------------------------------------------------------------------------------------------
+
+
+def test_seconds_are_those_of_the_equation():
+    predicted = explained(8, bandwidth=100.0, latency=1e-3)
+    assert predicted.seconds == predicted.communication
+    assert predicted.seconds == pytest.approx(predicted.messages * 1e-3 + predicted.bytes / 12.5e6)
+    assert (predicted.efficiency, explained(1, compute=0.2).efficiency) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("bandwidth", [10.0, 100.0, 1000.0, 1e5])
+def test_step_takes_the_slower_of_both_at_least_and_the_sum_at_most(bandwidth):
+    predicted = explained(4, bandwidth=bandwidth, latency=1e-4, compute=0.2, overhead=0.05)
+    slower, both = max(0.2, predicted.communication), 0.2 + predicted.communication
+    assert slower + 0.05 <= predicted.seconds <= both + 0.05
+    assert predicted.efficiency == 0.2 / predicted.seconds
+
+
+def test_exchanges_of_buckets_overlap_with_the_backward_pass():
+    link, traffic = Link(8.0, 0.0), Traffic(1e6, 0, 1e6)  # one second each
+
+    def seconds(*shares):
+        return cost("", [Exchange(traffic, share) for share in shares], 2, link, compute=3.0).seconds
+
+    assert (seconds(1.0), seconds(0.5), seconds(0.0)) == pytest.approx((4.0, 3.0, 3.0))
+    assert seconds(0.5, 1.0) == pytest.approx(4.0)  # the first ends as the second begins
+    assert seconds(1.0, 1.0) == pytest.approx(5.0)
+
+
+def test_workers_of_one_host_use_no_network():
+    alone = explained(["a"] * 4, bandwidth=1e-3, local=Link(8.0, 0.0))
+    assert alone.seconds == pytest.approx(4 * alone.bytes / 1e6)
+    assert explained(["a", "a", "b", "b"]).seconds < explained(["a", "b", "a", "b"]).seconds
+    assert LOOPBACK.bandwidth > 1000
+
+
+def test_overhead_of_one_link_predicts_the_step_on_others():
+    def measured(bandwidth):  # a step with 30 ms of encoding
+        return explained(4, bandwidth=bandwidth, compute=0.1, overhead=0.03).seconds
+
+    overhead = explained(4, bandwidth=1000.0, compute=0.1).overhead_of(measured(1000.0))
+    assert overhead == pytest.approx(0.03)
+    for bandwidth in (100.0, 10.0):
+        predicted = explained(4, bandwidth=bandwidth, compute=0.1, overhead=overhead)
+        assert predicted.seconds == pytest.approx(measured(bandwidth))
+        assert predicted.overhead_of(predicted.seconds) == pytest.approx(overhead)
+    assert explained(4).overhead_of(0.0) == 0.0
+
+
+def test_table_names_units():
+    lines = str(explained(8, compute=0.2)).splitlines()
+    assert lines[0] == "AllReduce(), 8 workers"
+    assert lines[1] == "  sent           7.077 MB by each worker"
+    assert lines[2] == "  messages       14.0 one after the other"
+    assert lines[-1] == "  efficiency     26%"
+
+
+def test_description_names_the_settings_that_differ_from_their_defaults():
+    assert described(AllReduce(bucket_bytes=5)) == "AllReduce(bucket_bytes=5)"
+    assert described(AllReduce(reduce=Every(3))) == "AllReduce(reduce=Every(steps=3))"
+
+
+# ---- the literature ------------------------------------------------------------------------------------------------
+
+ETHERNET = Link(25_000.0, 2e-5)
+INCEPTION, VGG = (95e6, 0.45), (553e6, 0.416)  # bytes of gradients, seconds of a step of 64 images on a P100
+
+
+def efficiency(collective, model, workers, *, link=ETHERNET, buckets=8):
+    size, compute = model
+    part = collective(size / buckets, one_per_host(workers))
+    exchanges = [Exchange(part, (index + 1) / buckets) for index in range(buckets)]
+    return cost("", exchanges, workers, link, compute=compute).efficiency
+
+
+def servers(number):
+    return lambda size, hosts: parameter_server(size, hosts, number)
+
+
+def test_ring_scales_to_128_workers_and_parameter_servers_do_not():
+    """Horovod reports 88 % for rings on 128 GPUs, and half the GPUs' time lost to parameter servers.
+
+    A. Sergeev and M. Del Balso, Horovod: fast and easy distributed deep learning in TensorFlow, 2018, arXiv:1802.05799.
+    """
+    assert efficiency(all_reduce, INCEPTION, 128) >= 0.88
+    assert efficiency(servers(1), INCEPTION, 128) < 0.1
+    assert efficiency(servers(8), INCEPTION, 128) < 0.5 < efficiency(servers(16), INCEPTION, 128)
+    assert efficiency(servers(1), INCEPTION, 2) > 0.88  # as good as a ring for few workers
+
+
+def test_large_fully_connected_layers_scale_worse():
+    assert efficiency(all_reduce, VGG, 128) < efficiency(all_reduce, INCEPTION, 128)
+
+
+def test_latency_limits_rings_of_1000_workers_and_trees_do_not():
+    """P. Goyal et al., Accurate, large minibatch SGD: 90 % on 256 GPUs by halving and doubling, arXiv:1706.02677."""
+    link = Link(50_000.0, 5e-5)
+    ring, tree = (
+        [efficiency(one, INCEPTION, workers, link=link, buckets=32) for workers in (8, 128, 1024)]
+        for one in (all_reduce, halving_doubling)
+    )
+    assert ring == sorted(ring, reverse=True)
+    assert ring[2] < 0.2
+    assert min(tree) > 0.9
+
+
+# ---- mistakes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"workers": 0}, "workers is 0; expected at least one worker."),
+        ({"workers": []}, r"workers is \[\]; expected at least one worker."),
+        ({"bandwidth": 0.0}, "bandwidth is 0.0 Mbit/s; expected more than 0."),
+        ({"latency": -1.0}, "latency is -1.0 s; expected at least 0."),
+        ({"compute": -1.0}, "compute is -1.0 s; expected at least 0."),
+        ({"overhead": float("nan")}, "overhead is nan s; expected at least 0."),
+        ({"model": dict}, "the model is of the type dict; expected an nn.Module or its factory."),
+        ({"model": nn.Identity}, "the model has no trained parameter; expected at least one with requires_grad=True."),
+        ({"model": nn.LazyLinear(3)}, "a parameter of the model has no shape yet; run the model on one batch first."),
+    ],
+)
+def test_mistake_is_named(settings, message):
+    arguments = {"model": MODEL, "workers": 2, "bandwidth": 100.0, "latency": 0.0} | settings
+    with pytest.raises(InvalidInput, match=message):
+        AllReduce().explain(**arguments)
+
+
+def test_strategy_and_reducer_without_a_cost_model_say_so():
+    class Silent(Strategy):
+        def attach(self, replica, group):
+            raise NotImplementedError
+
+    with pytest.raises(InvalidInput, match="has no cost model; expected a strategy with the method exchanges"):
+        Silent().explain(MODEL, 2, 100.0, 0.0)

@@ -1,0 +1,115 @@
+"""Collectives against their equations, and against the messages of simulated rings and trees."""
+
+from __future__ import annotations
+
+from math import log2
+
+import pytest
+
+from sparkdl.training.strategies.traffic import (
+    Traffic,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    at_once,
+    broadcast,
+    halving_doubling,
+    layered,
+    neighbours,
+    one_per_host,
+    parameter_server,
+    reduce_scatter,
+)
+
+SIZE = 1200.0 * 128  # M
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8, 128])
+def test_equations_of_workers_with_hosts_of_their_own(workers):
+    hosts, most = one_per_host(workers), workers - 1
+    share = most / workers * SIZE
+    expected = {
+        all_reduce(SIZE, hosts): (2 * share, 2 * most, 2 * share),
+        reduce_scatter(SIZE, hosts): (share, most, share),
+        all_gather(SIZE, hosts): (most * SIZE, most, most * SIZE),
+        all_to_all(SIZE, hosts): (share, most, share),
+        neighbours(SIZE, hosts, (1,)): (SIZE, 1, SIZE),
+        parameter_server(SIZE, hosts, 2): (SIZE, 2, max(workers, 2) * SIZE),
+    }
+    for traffic, (sent, messages, over_the_link) in expected.items():
+        assert traffic.bytes == pytest.approx(sent)
+        assert traffic.messages == messages
+        assert traffic.link_bytes == pytest.approx(over_the_link)
+        assert (traffic.local_messages, traffic.local_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("workers", [2, 8, 128])
+def test_halving_and_doubling_sends_the_bytes_of_a_ring_in_fewer_messages(workers):
+    traffic, ring = (each(SIZE, one_per_host(workers)) for each in (halving_doubling, all_reduce))
+    assert (traffic.bytes, traffic.link_bytes) == pytest.approx((ring.bytes, ring.link_bytes))
+    assert traffic.messages == 2 * log2(workers)
+
+
+def test_halving_and_doubling_folds_workers_above_a_power_of_two():
+    assert halving_doubling(SIZE, one_per_host(6)).messages == 2 * (2 + 1)
+
+
+def test_broadcast_reaches_all_workers_by_a_tree():
+    for workers, rounds in {2: 1, 3: 2, 4: 2, 5: 3, 8: 3}.items():
+        traffic = broadcast(SIZE, one_per_host(workers))
+        assert (traffic.messages, traffic.link_bytes) == (rounds, rounds * SIZE)
+        assert traffic.bytes == pytest.approx((workers - 1) / workers * SIZE)  # each but the root receives once
+
+
+def test_one_worker_sends_nothing():
+    for collective in (all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, halving_doubling):
+        assert collective(SIZE, one_per_host(1)) == Traffic()
+    assert neighbours(SIZE, one_per_host(1), (1, -1)) == Traffic()
+
+
+def test_neighbours_on_a_ring_are_two_unless_there_is_one():
+    for workers, count in {2: 1, 3: 2, 8: 2}.items():
+        traffic = neighbours(SIZE, one_per_host(workers), (1, -1))
+        assert (traffic.bytes, traffic.messages, traffic.link_bytes) == (count * SIZE, 1, count * SIZE)
+
+
+def test_collectives_that_start_together_wait_once():
+    one, two = all_reduce(SIZE, one_per_host(4)), all_gather(SIZE, one_per_host(4))
+    both = at_once([one, two])
+    assert (both.messages, (one + two).messages) == (6, 9)
+    assert (both.bytes, both.link_bytes) == ((one + two).bytes, (one + two).link_bytes)
+
+
+# ---- workers that share hosts --------------------------------------------------------------------------------------
+
+IN_ORDER, IN_TURN, TOGETHER = "aabbcc", "abcabc", "aaaaaa"
+
+
+def test_ring_in_host_order_crosses_each_link_once():
+    ring = all_reduce(SIZE, one_per_host(6)).bytes
+    in_order, in_turn, together = (all_reduce(SIZE, hosts) for hosts in (IN_ORDER, IN_TURN, TOGETHER))
+    assert in_order.bytes == in_turn.bytes == together.bytes == ring
+    assert (in_order.link_bytes, in_turn.link_bytes, together.link_bytes) == pytest.approx((ring, 2 * ring, 0))
+    assert (in_order.messages, in_turn.messages, together.messages) == (10, 10, 0)
+    assert (together.local_messages, together.local_bytes) == pytest.approx((10, 6 * ring))
+
+
+def test_all_to_all_shares_the_link_in_any_order():
+    for hosts in (IN_ORDER, IN_TURN):
+        assert all_to_all(SIZE, hosts).link_bytes == 2 * 4 * SIZE / 6  # 2 workers send to 4 others
+    assert all_to_all(SIZE, TOGETHER).link_bytes == 0
+
+
+def test_server_is_the_bottleneck_of_many_workers_and_the_link_of_few():
+    assert parameter_server(SIZE, IN_ORDER).link_bytes == 2 * 6 * SIZE
+    assert parameter_server(SIZE, IN_ORDER, 6).link_bytes == 2 * 2 * SIZE
+
+
+def test_layered_reduction_crosses_links_with_one_worker_per_host():
+    between = all_reduce(SIZE, one_per_host(3))
+    traffic = layered(SIZE, ["aa", "bb", "cc"])
+    assert (traffic.messages, traffic.link_bytes) == (between.messages, between.link_bytes)
+    assert (traffic.local_messages, traffic.local_bytes) == (2, 2 * SIZE)
+    assert traffic.bytes == pytest.approx((6 * SIZE + 3 * between.bytes) / 6)  # 3 workers reduce, 3 leaders answer
+    assert layered(SIZE, ["a", "b", "c"]) == between
+    assert layered(SIZE, ["ab", "cd"]).messages == 2 + 2  # groups across hosts use their links
