@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,9 @@ from sparkdl.errors import PeerLost
 from sparkdl.telemetry.clock import Clock
 
 DATA = "data"  # the axis of the replicas
+
+# torch renames it, and warns about the old name.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @dataclass
@@ -66,6 +69,36 @@ class Group:
             with _dense(tensor) as dense, reaching_peers():
                 # Bytes, since gloo supports few dtypes.
                 dist.broadcast(dense.view(-1).view(torch.uint8), group=self.handle, group_src=source)
+
+    def all_gather_into(self, gathered: Tensor, tensor: Tensor, *, wait: bool = True) -> Any:
+        """Copy every worker's tensor into ``gathered`` in rank order, on every worker.
+
+        Args:
+            gathered: contiguous, ``size`` times the elements of ``tensor``, of its dtype.
+            tensor: contiguous, of the same shape on every worker.
+            wait: as of ``sum_``, with the same result.
+        """
+        if self.size == 1:
+            gathered.view_as(tensor).copy_(tensor)
+            return None
+        return self._start(_all_gather, gathered.view(-1), tensor.view(-1), wait=wait)
+
+    def all_to_all_into(self, received: Tensor, tensor: Tensor, *, wait: bool = True) -> Any:
+        """Send the ``i``-th of ``size`` equal parts of a tensor to rank ``i``.
+
+        Args:
+            received: the parts for this worker in the order of their senders; contiguous, as ``tensor``.
+            tensor: contiguous, of the same shape on every worker; ``size`` divides its first dimension.
+            wait: as of ``sum_``, with the same result.
+        """
+        if self.size == 1:
+            received.copy_(tensor)
+            return None
+        return self._start(dist.all_to_all_single, received, tensor, wait=wait)
+
+    def _start(self, collective: Callable[..., Any], output: Tensor, tensor: Tensor, *, wait: bool) -> Any:
+        with reaching_peers():
+            return collective(output, tensor, group=self.handle, async_op=not wait)
 
     def gather(self, value: Any) -> list[Any]:
         """All workers' values in rank order, on every worker; values are pickled."""
