@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from sparkdl.training.loop import Training as Training
     from sparkdl.training.objective import Objective as Objective
     from sparkdl.training.strategies.allreduce import AllReduce as AllReduce
+    from sparkdl.training.strategies.reducers.cast import Cast as Cast
+    from sparkdl.training.strategies.reducers.one_bit import OneBit as OneBit
+    from sparkdl.training.strategies.reducers.powersgd import PowerSGD as PowerSGD
+    from sparkdl.training.strategies.reducers.topk import TopK as TopK
 
 __version__ = "0.1.0"
 
@@ -74,6 +78,10 @@ _NAMES = {
     "training.loop": "Training",
     "training.objective": "Objective",
     "training.strategies.allreduce": "AllReduce",
+    "training.strategies.reducers.cast": "Cast",
+    "training.strategies.reducers.one_bit": "OneBit",
+    "training.strategies.reducers.powersgd": "PowerSGD",
+    "training.strategies.reducers.topk": "TopK",
 }
 _HOMES = {name: f"sparkdl.{home}" for home, names in _NAMES.items() for name in names.split()}
 

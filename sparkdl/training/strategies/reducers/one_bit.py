@@ -117,59 +117,72 @@ class OneBitReduction:
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """Columns of one parameter in one stripe, as rows of these tensors: values [n, m], means and bits of messages."""
+class _Block:
+    """Some columns of a parameter, ``n`` of ``m`` elements, and their place in the messages of their stripe."""
 
-    gradient: Tensor
-    residual: Tensor
-    numbers: slice  # of the stripe's pairs (low, high - low)
-    bits: slice  # of the stripe's bytes
+    gradient: Tensor  # [n, m]
+    residual: Tensor  # [n, m]
+    pairs: slice  # of the stripe's low and gap
+    bits: slice  # bytes
+
+
+@dataclass(frozen=True)
+class _Code:
+    """A block in a message."""
+
+    low: Tensor  # [n, 1]
+    gap: Tensor  # [n, 1], high - low
+    bits: Tensor  # [ceil(n m / 8)]
+
+
+class _Stripe:
+    """The blocks of a stripe. A message has the ``low`` of its columns, their ``gap`` and the bits, eight in a byte."""
+
+    def __init__(self, blocks: Sequence[_Block], residual: Tensor) -> None:
+        self.blocks, self.residual = blocks, residual  # all elements of the stripe
+        self._pairs, bits = (blocks[-1].pairs.stop, blocks[-1].bits.stop) if blocks else (0, 0)
+        self._numbers = 2 * self._pairs * residual.element_size()
+        self.bytes = self._numbers + bits
+
+    def pairs(self, message: Tensor) -> Tensor:
+        """``low`` and ``gap`` of all columns, [2, columns]."""
+        return message[: self._numbers].view(self.residual.dtype).view(2, self._pairs)
+
+    def codes(self, message: Tensor) -> list[_Code]:
+        """Views of a message, by block."""
+        low, gap = self.pairs(message)[:, :, None]
+        bits = message[self._numbers :]
+        return [_Code(low[block.pairs], gap[block.pairs], bits[block.bits]) for block in self.blocks]
 
 
 class _Striped:
-    """A bucket in stripes, with the messages of this worker.
-
-    A message of a stripe has its columns' pairs ``(low, high - low)`` and the bits, eight in a byte.
-    """
+    """A bucket in stripes, with its messages: fixed buffers, of which all views are made once."""
 
     def __init__(self, bucket: Bucket, group: Group) -> None:
-        self._bucket, self._group = bucket, group
-        self.steps = 0
+        self._bucket, self._group, self.steps = bucket, group, 0
         coded = [gradient.dim() > 1 and gradient.numel() > 0 for gradient in bucket.gradients]
         matrices = [one.flatten(1) for one, is_coded in zip(bucket.gradients, coded, strict=True) if is_coded]
         self._exact = [one.flatten() for one, is_coded in zip(bucket.gradients, coded, strict=True) if not is_coded]
         self._exact.append(bucket.used)
         self.uncompressed = torch.cat(self._exact)
         self.residual = zero_residual(bucket, sum(matrix.numel() for matrix in matrices))
-        shares = [*_deal([matrix.shape for matrix in matrices], group.size)]
-        self._pieces = [self._place(matrices, share) for share in shares]
-        self._pairs = [sum(last - first for _, first, last in share) for share in shares]
-        own = self._pieces[group.rank]
-        self.stripe_residual = zero_residual(bucket, sum(piece.gradient.numel() for piece in own))
-        number = self.residual.element_size()
-        sizes = [2 * pairs * number + (pieces[-1].bits.stop if pieces else 0)
-                 for pairs, pieces in zip(self._pairs, self._pieces, strict=True)]
-        width = -(-max(sizes) // number) * number  # the numbers of every message are aligned
-        device = bucket.buffer.device
-        self.sent = torch.zeros(group.size, width, dtype=torch.uint8, device=device)
+        self._stripes = [*_deal(matrices, self.residual, group.size)]
+        own = self._stripes[group.rank]
+        self.stripe_residual = torch.zeros_like(own.residual)
+        sizes = [block.gradient.numel() for block in own.blocks]
+        self._totals = [
+            total.view_as(block.gradient)
+            for total, block in zip(self.stripe_residual.split(sizes), own.blocks, strict=True)
+        ]
+        number = self.residual.element_size()  # the numbers of every message are aligned
+        width = -(-max(stripe.bytes for stripe in self._stripes) // number) * number
+        self.sent = torch.zeros(group.size, width, dtype=torch.uint8, device=self.residual.device)
         self.received, self.owned = torch.zeros_like(self.sent), torch.zeros_like(self.sent[0])
-        largest = max((matrix.shape[1] for matrix in matrices), default=0)
-        self._code = _Code(self.residual, max(_BLOCK[device.type], 8 * largest))
-
-    def _place(self, matrices: Sequence[Tensor], share: Sequence[tuple[int, int, int]]) -> list[_Piece]:
-        starts = [0]
-        for matrix in matrices:
-            starts.append(starts[-1] + matrix.numel())
-        pieces: list[_Piece] = []
-        numbers = bits = 0
-        for index, first, last in share:
-            gradient = matrices[index][first:last]
-            flat = self.residual[starts[index] : starts[index + 1]]
-            ends = numbers + last - first, bits + -(-gradient.numel() // 8)
-            residual = flat.view_as(matrices[index])[first:last]
-            pieces.append(_Piece(gradient, residual, slice(numbers, ends[0]), slice(bits, ends[1])))
-            numbers, bits = ends
-        return pieces
+        self._to_owners = [stripe.codes(message) for stripe, message in zip(self._stripes, self.sent, strict=True)]
+        self._to_owner = [own.codes(message) for message in self.received]
+        self._to_all = own.codes(self.owned)
+        self._sums = [stripe.codes(message) for stripe, message in zip(self._stripes, self.received, strict=True)]
+        self._coder = _Coder(self.residual)
 
     def bytes(self, *, warm: bool) -> int:
         """Bytes that this worker sends in an uncompressed or a compressed step."""
@@ -179,102 +192,121 @@ class _Striped:
         return 2 * (workers - 1) * self.owned.nbytes + ring_bytes(self.uncompressed.nbytes, workers)
 
     def quantise(self) -> None:
-        """Write the messages to the owners, and keep the residuals."""
+        """Write the messages to the other owners, and keep the residuals."""
         torch.cat(self._exact, out=self.uncompressed)
-        for rank, pieces in enumerate(self._pieces):
-            numbers, bits = self._parts(rank, self.sent[rank])
-            for piece in pieces:
-                piece.residual.add_(piece.gradient)
-                self._code.quantise_(piece.residual, numbers[:, piece.numbers], bits[piece.bits])
-                drop_nonfinite_(piece.residual, numbers[:, piece.numbers])
+        for rank, (stripe, message) in enumerate(zip(self._stripes, self.sent, strict=True)):
+            if rank == self._group.rank:
+                continue  # its blocks have to be read in `quantise_sum` anyway
+            for block, code in zip(stripe.blocks, self._to_owners[rank], strict=True):
+                self._coder.quantise_(block.residual.add_(block.gradient), code)
+            drop_nonfinite_(stripe.residual, stripe.pairs(message))
 
     def quantise_sum(self) -> None:
-        """Sum the received messages of this worker's stripe in rank order, and write the message of the sum."""
-        owner = self._group.rank
-        to_all, to_all_bits = self._parts(owner, self.owned)
-        messages = [self._parts(owner, message) for message in self.received]
-        first = 0
-        for piece in self._pieces[owner]:
-            total = self.stripe_residual[first : first + piece.gradient.numel()].view_as(piece.gradient)
-            for numbers, bits in messages:
-                for rows, code in self._code.dequantise(total.shape, numbers[:, piece.numbers], bits[piece.bits]):
-                    total[rows] += code
-            self._code.quantise_(total, to_all[:, piece.numbers], to_all_bits[piece.bits])
-            first += total.numel()
-        drop_nonfinite_(self.stripe_residual, to_all)
+        """Sum all workers' codes of this worker's stripe, and write the message of the sum."""
+        rank = self._group.rank
+        stripe, others = self._stripes[rank], self._to_owner[:rank] + self._to_owner[rank + 1 :]
+        blocks = zip(stripe.blocks, self._totals, self._to_owners[rank], self._to_all, *others, strict=True)
+        for block, total, own, to_all, *codes in blocks:
+            total.add_(self._coder.quantise_(block.residual.add_(block.gradient), own))
+            for code in codes:
+                total.add_(self._coder.dequantise(code, total.shape))
+            self._coder.quantise_(total, to_all, out=block.gradient)
+        drop_nonfinite_(stripe.residual, stripe.pairs(self.sent[rank]))
+        drop_nonfinite_(self.stripe_residual, stripe.pairs(self.owned))
 
     def dequantise(self) -> None:
-        """Write the sums of all stripes into the bucket."""
-        for rank, pieces in enumerate(self._pieces):
-            numbers, bits = self._parts(rank, self.received[rank])
-            for piece in pieces:
-                for rows, code in self._code.dequantise(
-                    piece.gradient.shape, numbers[:, piece.numbers], bits[piece.bits]
-                ):
-                    piece.gradient[rows] = code
+        """Write the sums of the other stripes into the bucket."""
+        for rank, (stripe, codes) in enumerate(zip(self._stripes, self._sums, strict=True)):
+            for block, code in zip(stripe.blocks, codes, strict=True) if rank != self._group.rank else ():
+                self._coder.dequantise(code, block.gradient.shape, out=block.gradient)
         sizes = [len(exact) for exact in self._exact]
         for exact, total in zip(self._exact, self.uncompressed.split(sizes), strict=True):
             exact.copy_(total)
 
-    def _parts(self, rank: int, message: Tensor) -> tuple[Tensor, Tensor]:
-        """The numbers [2, columns] and the bits of a message of stripe ``rank``."""
-        end = 2 * self._pairs[rank] * self.residual.element_size()
-        return message[:end].view(self.residual.dtype).view(2, -1), message[end:]
 
+class _Coder:
+    """Q and its inverse for a block; temporary tensors are shared by all blocks of a shape."""
 
-class _Code:
-    """Q and its inverse, in blocks of whole columns."""
-
-    def __init__(self, like: Tensor, elements: int) -> None:
-        self._elements = elements
-        self._signs, self._positive = like.new_empty(elements), like.new_empty(elements)
-        self._bytes = like.new_empty(elements // 8, 1)
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
         exponents = torch.arange(8, device=like.device)
         self._powers = (2**exponents).to(like.dtype)[:, None]
         # Row b holds the bits of the byte b, the lowest first.
         self._table = (torch.arange(256, device=like.device)[:, None] >> exponents & 1).to(like.dtype)
+        self._spaces: dict[torch.Size, _Space] = {}
 
-    def quantise_(self, values: Tensor, numbers: Tensor, bits: Tensor) -> None:
-        """Write the numbers and bits of ``values`` [n, m], of which the residual remains."""
-        for rows, packed in self._blocks(values.shape, bits):
-            a, (low, gap) = values[rows], numbers[:, rows]
-            padded = self._signs[: 8 * len(packed)]
-            padded[a.numel() :] = 0
-            q = torch.ge(a, 0, out=padded[: a.numel()].view_as(a))
-            count = q.sum(1)
-            high = torch.clamp_min(a, 0, out=self._positive[: a.numel()].view_as(a)).sum(1)
-            torch.sub(a.sum(1), high, out=low).div_((a.shape[1] - count).clamp_min_(1))
-            torch.sub(high.div_(count.clamp_min_(1)), low, out=gap)
-            # A sum of eight powers of two is exact, in every precision that a backend may use for products.
-            packed.copy_(torch.mm(padded.view(-1, 8), self._powers, out=self._bytes[: len(packed)])[:, 0])
-            a.sub_(q.mul_(gap[:, None]).add_(low[:, None]))
+    def _space(self, shape: torch.Size) -> _Space:
+        if shape not in self._spaces:
+            self._spaces[shape] = _Space(self._like, shape)
+        return self._spaces[shape]
 
-    def dequantise(self, shape: torch.Size, numbers: Tensor, bits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the values of each block of rows, by the same operations as ``quantise_``; each overwrites the last."""
-        for rows, packed in self._blocks(shape, bits):
-            low, gap = numbers[:, rows]
-            padded = self._signs[: 8 * len(packed)]
-            torch.index_select(self._table, 0, packed.int(), out=padded.view(-1, 8))
-            yield rows, padded[: len(low) * shape[1]].view(-1, shape[1]).mul_(gap[:, None]).add_(low[:, None])
+    def quantise_(self, a: Tensor, code: _Code, out: Tensor | None = None) -> Tensor:
+        """Write the code of a block [n, m], of which the residual remains.
 
-    def _blocks(self, shape: torch.Size, bits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Blocks of rows, and their bytes; all but the last have a multiple of eight rows."""
-        rows, columns = shape
-        step = max(self._elements // max(columns, 1) // 8 * 8, 8)
-        for first in range(0, rows, step):
-            last = min(first + step, rows)
-            yield slice(first, last), bits[first * columns // 8 : -(-last * columns // 8)]
+        Returns:
+            Q^-1 of the code; without ``out`` the next call overwrites it.
+        """
+        space = self._space(a.shape)
+        q = torch.ge(a, 0, out=space.q)
+        ones = q.sum(1, keepdim=True)
+        high = torch.clamp_min(a, 0, out=space.positive).sum(1, keepdim=True)
+        low = torch.sum(a, 1, keepdim=True, out=code.low).sub_(high).div_((a.shape[1] - ones).clamp_min_(1))
+        torch.sub(high.div_(ones.clamp_min_(1)), low, out=code.gap)
+        # A sum of eight different powers of two is exact in every precision that a backend may use for products.
+        torch.mm(space.eights, self._powers, out=space.bytes)
+        code.bits.copy_(space.flat_bytes)
+        decoded = self._values(space, code, out)
+        a.sub_(decoded)
+        return decoded
+
+    def dequantise(self, code: _Code, shape: torch.Size, out: Tensor | None = None) -> Tensor:
+        """Q^-1, by the same operations; without ``out`` the next call overwrites the result."""
+        space = self._space(shape)
+        space.index.copy_(code.bits)
+        torch.index_select(self._table, 0, space.index, out=space.eights)
+        return self._values(space, code, out)
+
+    def _values(self, space: _Space, code: _Code, out: Tensor | None) -> Tensor:
+        scaled = space.q.mul_(code.gap)
+        return torch.add(scaled, code.low, out=scaled if out is None else out)
 
 
-def _deal(shapes: Sequence[torch.Size], workers: int) -> Iterator[list[tuple[int, int, int]]]:
-    """For each stripe its (matrix, first row, last row); stripes differ in size by about a row."""
-    total = sum(rows * columns for rows, columns in shapes)
-    bounds = [total * rank // workers for rank in range(workers + 1)]
-    for low, high in zip(bounds, bounds[1:], strict=False):
-        share, start = [], 0
-        for index, (rows, columns) in enumerate(shapes):
-            first, last = (min(max(-(-(bound - start) // max(columns, 1)), 0), rows) for bound in (low, high))
-            if first < last:
-                share.append((index, first, last))
-            start += rows * columns
-        yield share
+class _Space:
+    """Temporary tensors for blocks [n, m]."""
+
+    def __init__(self, like: Tensor, shape: torch.Size) -> None:
+        elements = shape.numel()
+        self.positive = like.new_empty(shape)
+        self.eights = like.new_zeros(-(-elements // 8), 8)  # q, and zeros up to a multiple of eight
+        self.q = self.eights.view(-1)[:elements].view(shape)
+        self.bytes = like.new_empty(len(self.eights), 1)
+        self.flat_bytes = self.bytes.view(-1)
+        self.index = like.new_empty(len(self.eights), dtype=torch.int32)
+
+
+def _deal(matrices: Sequence[Tensor], residual: Tensor, workers: int) -> Iterator[_Stripe]:
+    """Deal the columns of all parameters into stripes, which differ in size by about one column."""
+    bounds = [len(residual) * rank // workers for rank in range(workers + 1)]
+    end = 0
+    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        blocks: list[_Block] = []
+        start, begin = 0, end
+        for matrix in matrices:
+            columns, elements = matrix.shape
+            first, last = (min(max(-(-(bound - start) // elements), 0), columns) for bound in (low, high))
+            remembered = residual[start : start + matrix.numel()].view(columns, elements)
+            step = max(_BLOCK[residual.device.type] // elements, 1)
+            for at in range(first, last, step):
+                part = slice(at, min(at + step, last))
+                blocks.append(_block(matrix[part], remembered[part], blocks))
+                end += blocks[-1].gradient.numel()
+            start += matrix.numel()
+        yield _Stripe(blocks, residual[begin:end])
+
+
+def _block(gradient: Tensor, residual: Tensor, before: Sequence[_Block]) -> _Block:
+    """The block after ``before`` in the messages of its stripe."""
+    pairs, bits = (before[-1].pairs.stop, before[-1].bits.stop) if before else (0, 0)
+    return _Block(
+        gradient, residual, slice(pairs, pairs + len(gradient)), slice(bits, bits + -(-gradient.numel() // 8))
+    )
