@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -70,14 +71,13 @@ class OneBitReduction:
 
     def __init__(self, reducer: OneBit, buckets: Sequence[Bucket], group: Group) -> None:
         self._reducer, self._group = reducer, group
-        self._striped = {bucket.index: _Striped(bucket, group) for bucket in buckets}
+        self._striped = {bucket.index: _Striped(bucket, group, reducer.warmup) for bucket in buckets}
         self._started: deque[TwoExchanges] = deque()
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends in the step that started last; before the first step, in the first."""
-        warmup = self._reducer.warmup
-        return sum(striped.bytes(warm=max(striped.steps, 1) <= warmup) for striped in self._striped.values())
+        return sum(striped.bytes for striped in self._striped.values())
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Quantise the gradients, and start to send each stripe to its owner."""
@@ -85,7 +85,7 @@ class OneBitReduction:
             return Finished()
         striped = self._striped[bucket.index]
         striped.steps += 1
-        if striped.steps <= self._reducer.warmup:
+        if not striped.compresses:
             return OneExchange([self._group.sum_(bucket.buffer, wait=False)])
         striped.quantise()
         to_owners = self._group.all_to_all_into(striped.received, striped.sent, wait=False)
@@ -140,9 +140,9 @@ class _Stripe:
 
     def __init__(self, blocks: Sequence[_Block], residual: Tensor) -> None:
         self.blocks, self.residual = blocks, residual  # all elements of the stripe
-        self._pairs, bits = (blocks[-1].pairs.stop, blocks[-1].bits.stop) if blocks else (0, 0)
-        self._numbers = 2 * self._pairs * residual.element_size()
-        self.bytes = self._numbers + bits
+        self._pairs: int = blocks[-1].pairs.stop if blocks else 0
+        self._numbers = 2 * self._pairs * residual.element_size()  # bytes
+        self.bytes: int = self._numbers + (blocks[-1].bits.stop if blocks else 0)
 
     def pairs(self, message: Tensor) -> Tensor:
         """``low`` and ``gap`` of all columns, [2, columns]."""
@@ -150,6 +150,8 @@ class _Stripe:
 
     def codes(self, message: Tensor) -> list[_Code]:
         """Views of a message, by block."""
+        if not self.blocks:
+            return []
         low, gap = self.pairs(message)[:, :, None]
         bits = message[self._numbers :]
         return [_Code(low[block.pairs], gap[block.pairs], bits[block.bits]) for block in self.blocks]
@@ -158,8 +160,8 @@ class _Stripe:
 class _Striped:
     """A bucket in stripes, with its messages: fixed buffers, of which all views are made once."""
 
-    def __init__(self, bucket: Bucket, group: Group) -> None:
-        self._bucket, self._group, self.steps = bucket, group, 0
+    def __init__(self, bucket: Bucket, group: Group, warmup: int) -> None:
+        self._bucket, self._group, self._warmup, self.steps = bucket, group, warmup, 0
         coded = [gradient.dim() > 1 and gradient.numel() > 0 for gradient in bucket.gradients]
         matrices = [one.flatten(1) for one, is_coded in zip(bucket.gradients, coded, strict=True) if is_coded]
         self._exact = [one.flatten() for one, is_coded in zip(bucket.gradients, coded, strict=True) if not is_coded]
@@ -172,7 +174,7 @@ class _Striped:
         sizes = [block.gradient.numel() for block in own.blocks]
         self._totals = [
             total.view_as(block.gradient)
-            for total, block in zip(self.stripe_residual.split(sizes), own.blocks, strict=True)
+            for total, block in zip(torch.split(self.stripe_residual, sizes), own.blocks, strict=True)
         ]
         number = self.residual.element_size()  # the numbers of every message are aligned
         width = -(-max(stripe.bytes for stripe in self._stripes) // number) * number
@@ -184,10 +186,16 @@ class _Striped:
         self._sums = [stripe.codes(message) for stripe, message in zip(self._stripes, self.received, strict=True)]
         self._coder = _Coder(self.residual)
 
-    def bytes(self, *, warm: bool) -> int:
-        """Bytes that this worker sends in an uncompressed or a compressed step."""
+    @property
+    def compresses(self) -> bool:
+        """Whether the last step, at first the next, compresses: after the warm-up, if the bucket has a matrix."""
+        return max(self.steps, 1) > self._warmup and len(self.residual) > 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that this worker sends in this step."""
         workers = self._group.size
-        if warm:
+        if not self.compresses:
             return ring_bytes(self._bucket.buffer.nbytes, workers)
         return 2 * (workers - 1) * self.owned.nbytes + ring_bytes(self.uncompressed.nbytes, workers)
 
@@ -220,7 +228,7 @@ class _Striped:
             for block, code in zip(stripe.blocks, codes, strict=True) if rank != self._group.rank else ():
                 self._coder.dequantise(code, block.gradient.shape, out=block.gradient)
         sizes = [len(exact) for exact in self._exact]
-        for exact, total in zip(self._exact, self.uncompressed.split(sizes), strict=True):
+        for exact, total in zip(self._exact, torch.split(self.uncompressed, sizes), strict=True):
             exact.copy_(total)
 
 
@@ -288,7 +296,7 @@ def _deal(matrices: Sequence[Tensor], residual: Tensor, workers: int) -> Iterato
     """Deal the columns of all parameters into stripes, which differ in size by about one column."""
     bounds = [len(residual) * rank // workers for rank in range(workers + 1)]
     end = 0
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+    for low, high in pairwise(bounds):
         blocks: list[_Block] = []
         start, begin = 0, end
         for matrix in matrices:

@@ -44,8 +44,8 @@ from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonf
 class PowerSGD:
     """Each gradient travels as a product of two narrow matrices.
 
-    Vectors, and matrices that would not shrink enough, travel uncompressed. A worker keeps a residual of the size of the
-    compressed gradients.
+    Vectors, and matrices that would not shrink enough, travel uncompressed. A worker keeps a residual of the compressed
+    gradients.
 
     Attributes:
         rank: number of columns of both matrices; 1 to 4 is usual, more for language models.
@@ -85,8 +85,7 @@ class PowerSGDReduction:
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends in the step that started last; before the first step, in the first."""
-        warmup = self._reducer.warmup
-        sizes = [size for one in self._low_rank.values() for size in one.sizes(warm=max(one.steps, 1) <= warmup)]
+        sizes = [size for low_rank in self._low_rank.values() for size in low_rank.sizes]
         return sum(ring_bytes(size, self._group.size) for size in sizes)
 
     def start(self, bucket: Bucket) -> PendingReduce:
@@ -95,7 +94,7 @@ class PowerSGDReduction:
             return Finished()
         low_rank = self._low_rank[bucket.index]
         low_rank.steps += 1
-        if low_rank.steps <= self._reducer.warmup:
+        if not low_rank.compresses:
             return OneExchange([self._group.sum_(bucket.buffer, wait=False)])
         low_rank.project()
         first = self._group.sum_(low_rank.first, wait=False)
@@ -103,9 +102,9 @@ class PowerSGDReduction:
         def proceed() -> PendingReduce:
             first.wait()
             low_rank.project_back()
-            second = [self._group.sum_(low_rank.second, wait=False)] if len(low_rank.second) else []
+            second = self._group.sum_(low_rank.second, wait=False)
             low_rank.subtract()  # while Q travels
-            return OneExchange(second, low_rank.multiply)
+            return OneExchange([second], low_rank.multiply)
 
         return TwoExchanges(self._started, proceed)
 
@@ -144,7 +143,7 @@ class _LowRank:
     """
 
     def __init__(self, bucket: Bucket, reducer: PowerSGD, generator: torch.Generator) -> None:
-        self._bucket, self.steps = bucket, 0
+        self._bucket, self._warmup, self.steps = bucket, reducer.warmup, 0
         matrices, self._exact = [], []
         for gradient in bucket.gradients:
             matrix = gradient.flatten(1) if gradient.dim() > 1 else gradient.reshape(1, -1)
@@ -163,24 +162,32 @@ class _LowRank:
         self._factors: list[_Factors] = []
         at = [0, 0, 0]
         for matrix, rank in matrices:
-            (n, m), ends = matrix.shape, [0, 0, 0]
-            ends = [at[0] + n * m, at[1] + n * rank, at[2] + rank * m]
-            M, P, Q = (flat[a:b] for flat, a, b in zip((self.residual, self.first, self.second), at, ends, strict=True))
-            random = torch.randn(rank, m, generator=generator, dtype=like.dtype).to(like.device)
-            self._factors.append(_Factors(matrix, M.view(n, m), P.view(n, rank), Q.view(rank, m), random))
-            at = ends
+            shapes = [matrix.shape, (len(matrix), rank), (rank, matrix.shape[1])]
+            views = []
+            for place, (flat, shape) in enumerate(zip((self.residual, self.first, self.second), shapes, strict=True)):
+                end = at[place] + shape[0] * shape[1]
+                views.append(flat[at[place] : end].view(shape))
+                at[place] = end
+            random = torch.randn(shapes[2], generator=generator, dtype=like.dtype).to(like.device)
+            self._factors.append(_Factors(matrix, *views, random))
 
-    def sizes(self, *, warm: bool) -> list[int]:
-        """Bytes of the tensors that are summed in an uncompressed or a compressed step."""
-        return [self._bucket.buffer.nbytes] if warm else [self.first.nbytes, self.second.nbytes]
+    @property
+    def compresses(self) -> bool:
+        """Whether the last step, at first the next, compresses: after the warm-up, if a parameter shrinks enough."""
+        return max(self.steps, 1) > self._warmup and len(self._factors) > 0
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of the tensors that are summed in this step."""
+        return [self.first.nbytes, self.second.nbytes] if self.compresses else [self._bucket.buffer.nbytes]
 
     def project(self) -> None:
         """P = M Q."""
         for one in self._factors:
             one.M.add_(one.gradient)
-            norms = one.Q.norm(dim=1, keepdim=True)
-            Q = torch.where((norms > 0) & norms.isfinite(), one.Q, one.random)
-            torch.mm(one.M, Q.t(), out=one.P)
+            norms = torch.linalg.vector_norm(one.Q, dim=1, keepdim=True)
+            start = torch.where((norms > 0) & norms.isfinite(), one.Q, one.random)
+            torch.mm(one.M, start.t(), out=one.P)
         torch.cat(self._exact, out=self._uncompressed)
 
     def project_back(self) -> None:
@@ -192,9 +199,9 @@ class _LowRank:
 
     def subtract(self) -> None:
         """Keep the residuals M - P Q^T with this worker's Q."""
-        own = self._own.split([one.Q.numel() for one in self._factors])
-        for one, Q in zip(self._factors, own, strict=True):
-            one.M.addmm_(one.P, Q.view_as(one.Q), alpha=-1)
+        sizes = [one.Q.numel() for one in self._factors]
+        for one, own in zip(self._factors, torch.split(self._own, sizes), strict=True):
+            one.M.addmm_(one.P, own.view_as(one.Q), alpha=-1)
         drop_nonfinite_(self.residual, self._own)
 
     def multiply(self) -> None:
@@ -205,5 +212,5 @@ class _LowRank:
             else:
                 one.gradient.copy_(one.P @ one.Q)
         sizes = [len(exact) for exact in self._exact]
-        for exact, total in zip(self._exact, self._uncompressed.split(sizes), strict=True):
+        for exact, total in zip(self._exact, torch.split(self._uncompressed, sizes), strict=True):
             exact.copy_(total)

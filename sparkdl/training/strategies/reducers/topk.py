@@ -8,9 +8,9 @@ largest magnitudes. It remembers the others:
     e_i = a_i - s_i
     g   = sum_i s_i          (in rank order, on every worker)
 
-S. Stich, J.-B. Cordonnier and M. Jaggi, Sparsified SGD with memory, 2018, arXiv:1809.07599; Y. Lin et al., Deep gradient
-compression, 2018, arXiv:1712.01887. Its momentum correction, clipping and warm-up belong to the optimizer and its
-schedule; this reducer sees gradients only.
+S. Stich, J.-B. Cordonnier and M. Jaggi, Sparsified SGD with memory, 2018, arXiv:1809.07599; Y. Lin et al., Deep
+gradient compression, 2018, arXiv:1712.01887. The latter's momentum correction and clipping belong to the optimizer;
+this reducer sees gradients only.
 
 torch has no such hook.
 """
@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput

@@ -15,9 +15,9 @@ from sparkdl.training.strategies.buckets import Bucket, make_buckets
 from sparkdl.training.strategies.reducers import Reducer
 from sparkdl.training.strategies.reducers.exact import ring_bytes
 
-# Two convolutions' worth of matrices, vectors, a scalar and an empty matrix; sizes that eight does not divide.
+# Matrices, a convolution, a vector, a scalar and an empty matrix; sizes that eight does not divide.
 SHAPES = ((13, 7), (5,), (3, 4, 2, 2), (), (40, 24), (0, 3), (30, 31))
-SEVERAL = 4000  # bytes of a bucket: three buckets of these shapes in float64
+SEVERAL = 4000  # bytes of a bucket: in float64, three buckets of 1, 2 and 4 of these parameters
 
 
 def gradient(shape: Sequence[int], step: int, rank: int, *, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -105,6 +105,6 @@ class Reduce:
             for rank in range(workers):
                 self.fill(buckets, step, rank)
                 for total, bucket in zip(totals, buckets, strict=True):
-                    total += bucket.buffer
+                    total.add_(bucket.buffer)
             sums.append(totals)
         return sums
