@@ -262,7 +262,7 @@ class _Coder:
         torch.sub(high.div_(ones.clamp_min_(1)), low, out=code.gap)
         # A sum of eight different powers of two is exact in every precision that a backend may use for products.
         torch.mm(space.eights, self._powers, out=space.bytes)
-        code.bits.copy_(space.flat_bytes)
+        code.bits.copy_(space.bytes[:, 0])
         decoded = self._values(space, code, out)
         a.sub_(decoded)
         return decoded
@@ -288,7 +288,6 @@ class _Space:
         self.eights = like.new_zeros(-(-elements // 8), 8)  # q, and zeros up to a multiple of eight
         self.q = self.eights.view(-1)[:elements].view(shape)
         self.bytes = like.new_empty(len(self.eights), 1)
-        self.flat_bytes = self.bytes.view(-1)
         self.index = like.new_empty(len(self.eights), dtype=torch.int32)
 
 

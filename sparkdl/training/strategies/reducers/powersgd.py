@@ -169,7 +169,7 @@ class _LowRank:
                 views.append(flat[at[place] : end].view(shape))
                 at[place] = end
             random = torch.randn(shapes[2], generator=generator, dtype=like.dtype).to(like.device)
-            self._factors.append(_Factors(matrix, *views, random))
+            self._factors.append(_Factors(matrix, views[0], views[1], views[2], random))
 
     @property
     def compresses(self) -> bool:
