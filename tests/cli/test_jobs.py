@@ -15,7 +15,7 @@ import yaml
 from pyspark.errors import PySparkValueError
 from torch import nn
 
-from sparkdl import AllReduce, InputColumn, TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl import AllReduce, InputColumn, PowerSGD, TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.cli import app
 from sparkdl.cli.commands import run
 from sparkdl.cli.data import Data
@@ -206,9 +206,8 @@ def test_command_line_overrides_the_file(read, write):
     assert (job.data, job.test) == (Data(query="select 1 as x"), None)
     chosen = read(write(), "--estimator.strategy.reduce", "sparkdl.training.strategies.reducers.exact.Exact")
     assert chosen.estimator.getStrategy().reduce == AllReduce().reduce
-    chosen = read(
-        write(), "--estimator.strategy.reduce", '{"class_path": "sparkdl.PowerSGD", "init_args": {"rank": 2, "warmup": 5}}'
-    )
+    reducer = '{"class_path": "sparkdl.PowerSGD", "init_args": {"rank": 2, "warmup": 5}}'
+    chosen = read(write(), "--estimator.strategy.reduce", reducer)
     assert chosen.estimator.getStrategy().reduce == PowerSGD(rank=2, warmup=5)
 
 

@@ -18,9 +18,6 @@ from sparkdl.telemetry.clock import Clock
 
 DATA = "data"  # the axis of the replicas
 
-# torch renames it, and warns about the old name.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
 
 @dataclass
 class Group:
@@ -81,7 +78,9 @@ class Group:
         if self.size == 1:
             gathered.view_as(tensor).copy_(tensor)
             return None
-        return self._start(_all_gather, gathered.view(-1), tensor.view(-1), wait=wait)
+        # torch 2.13 warns about the older name.
+        collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        return self._start(collective, gathered.view(-1), tensor.view(-1), wait=wait)
 
     def all_to_all_into(self, received: Tensor, tensor: Tensor, *, wait: bool = True) -> Any:
         """Send the ``i``-th of ``size`` equal parts of a tensor to rank ``i``.

@@ -40,7 +40,8 @@ from sparkdl.training.strategies.reducers.exact import ring_bytes
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange, TwoExchanges
 from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, load_tensors, zero_residual
 
-_BLOCK = {"cpu": 1 << 16, "cuda": 1 << 24}  # elements that are coded at once: on a CPU they stay in its cache
+# Elements that are coded at once: on a CPU they stay in its cache.
+_CPU_BLOCK, _GPU_BLOCK = 1 << 16, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -293,6 +294,7 @@ class _Space:
 
 def _deal(matrices: Sequence[Tensor], residual: Tensor, workers: int) -> Iterator[_Stripe]:
     """Deal the columns of all parameters into stripes, which differ in size by about one column."""
+    limit = _CPU_BLOCK if residual.device.type == "cpu" else _GPU_BLOCK
     bounds = [len(residual) * rank // workers for rank in range(workers + 1)]
     end = 0
     for low, high in pairwise(bounds):
@@ -302,7 +304,7 @@ def _deal(matrices: Sequence[Tensor], residual: Tensor, workers: int) -> Iterato
             columns, elements = matrix.shape
             first, last = (min(max(-(-(bound - start) // elements), 0), columns) for bound in (low, high))
             remembered = residual[start : start + matrix.numel()].view(columns, elements)
-            step = max(_BLOCK[residual.device.type] // elements, 1)
+            step = max(limit // elements, 1)
             for at in range(first, last, step):
                 part = slice(at, min(at + step, last))
                 blocks.append(_block(matrix[part], remembered[part], blocks))

@@ -45,7 +45,8 @@ class PowerSGD:
     """Each gradient travels as a product of two narrow matrices.
 
     Vectors, and matrices that would not shrink enough, travel uncompressed. A worker keeps a residual of the compressed
-    gradients.
+    gradients. Each worker decomposes ``P`` and multiplies itself: give all workers the same processor and the same
+    number of threads, or their weights differ by rounding.
 
     Attributes:
         rank: number of columns of both matrices; 1 to 4 is usual, more for language models.
