@@ -47,7 +47,11 @@ if TYPE_CHECKING:
     from sparkdl.training.strategies.elastic_averaging import ElasticAveraging as ElasticAveraging
     from sparkdl.training.strategies.gossip import Gossip as Gossip
     from sparkdl.training.strategies.local_sgd import LocalSGD as LocalSGD
+    from sparkdl.training.strategies.reducers.cast import Cast as Cast
     from sparkdl.training.strategies.reducers.layered import Layered as Layered
+    from sparkdl.training.strategies.reducers.one_bit import OneBit as OneBit
+    from sparkdl.training.strategies.reducers.powersgd import PowerSGD as PowerSGD
+    from sparkdl.training.strategies.reducers.topk import TopK as TopK
 
 __version__ = "0.1.0"
 
@@ -82,6 +86,10 @@ _NAMES = {
     "training.strategies.elastic_averaging": "ElasticAveraging",
     "training.strategies.gossip": "Gossip",
     "training.strategies.local_sgd": "LocalSGD",
+    "training.strategies.reducers.cast": "Cast",
+    "training.strategies.reducers.one_bit": "OneBit",
+    "training.strategies.reducers.powersgd": "PowerSGD",
+    "training.strategies.reducers.topk": "TopK",
 }
 _HOMES = {name: f"sparkdl.{home}" for home, names in _NAMES.items() for name in names.split()}
 

@@ -24,7 +24,7 @@ LAST_LINE = re.compile(r"(ratio \d[\d.e+-]*|share \d\.\d+|anonymous memory \d+ M
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_program_and_page_of_a_theme(theme, capsys):
-    assert len(THEMES) == 17
+    assert len(THEMES) == 18
     module = importlib.import_module(f"benchmarks.{theme}.main")
     for words, code in (["--help"], 0), (["--round-trips", "1"], 2):
         with pytest.raises(SystemExit) as ended:
@@ -128,6 +128,7 @@ def smoke(theme: str, words: str, capsys: pytest.CaptureFixture[str]) -> list[st
     [
         ("recovery", "detection --rounds 1 --limit 2", ["detection"]),
         ("events", "rows first page --rounds 1 --rows 512 --events 1000", ["rows", "first", "page"]),
+        ("compression", "--rounds 1 --width 16 --words 100 --layers 1", ["cast", "one_bit", "powersgd"]),
         ("gpu_feed", "columns copied --device cpu --rounds 1 --rows 2000 --batch 256", ["columns", "copied"]),
         ("epoch", "--rounds 1 --rows 4096 --epochs 2", None),
     ],

@@ -22,6 +22,7 @@ from sparkdl import (
     Gossip,
     InputColumn,
     LocalSGD,
+    PowerSGD,
     TorchClassifier,
     TorchEstimator,
     TorchRegressor,
@@ -223,6 +224,9 @@ def test_command_line_overrides_the_file(read, write):
     assert (job.data, job.test) == (Data(query="select 1 as x"), None)
     chosen = read(write(), "--estimator.strategy.reduce", "sparkdl.training.strategies.reducers.exact.Exact")
     assert chosen.estimator.getStrategy().reduce == AllReduce().reduce
+    reducer = '{"class_path": "sparkdl.PowerSGD", "init_args": {"rank": 2, "warmup": 5}}'
+    chosen = read(write(), "--estimator.strategy.reduce", reducer)
+    assert chosen.estimator.getStrategy().reduce == PowerSGD(rank=2, warmup=5)
 
 
 def test_print_config_repeats_the_job(read, write, capsys, tmp_path):

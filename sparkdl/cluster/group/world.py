@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,6 +119,38 @@ class Group:
             for work in dist.batch_isend_irecv(pending) if pending else ():
                 work.wait()
         return [other.to(tensor.device) for other in received]
+
+    def all_gather_into(self, gathered: Tensor, tensor: Tensor, *, wait: bool = True) -> Any:
+        """Copy every worker's tensor into ``gathered`` in rank order, on every worker.
+
+        Args:
+            gathered: contiguous, ``size`` times the elements of ``tensor``, of its dtype.
+            tensor: contiguous, of the same shape on every worker.
+            wait: as of ``sum_``, with the same result.
+        """
+        if self.size == 1:
+            gathered.view_as(tensor).copy_(tensor)
+            return None
+        # torch 2.13 warns about the older name.
+        collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        return self._start(collective, gathered.view(-1), tensor.view(-1), wait=wait)
+
+    def all_to_all_into(self, received: Tensor, tensor: Tensor, *, wait: bool = True) -> Any:
+        """Send the ``i``-th of ``size`` equal parts of a tensor to rank ``i``.
+
+        Args:
+            received: the parts for this worker in the order of their senders; contiguous, as ``tensor``.
+            tensor: contiguous, of the same shape on every worker; ``size`` divides its first dimension.
+            wait: as of ``sum_``, with the same result.
+        """
+        if self.size == 1:
+            received.copy_(tensor)
+            return None
+        return self._start(dist.all_to_all_single, received, tensor, wait=wait)
+
+    def _start(self, collective: Callable[..., Any], output: Tensor, tensor: Tensor, *, wait: bool) -> Any:
+        with reaching_peers():
+            return _result(collective(output, tensor, group=self.handle, async_op=self.nccl or not wait), wait=wait)
 
     def gather(self, value: Any) -> list[Any]:
         """All workers' values in rank order, on every worker; values are pickled."""

@@ -43,6 +43,10 @@ def talk(world: World, shard: Shard | None) -> dict[str, Any]:
     group.mean_(averaged)
     group.broadcast_(broadcast, source=2)
     group.sum_(later, wait=False).wait()
+    own = torch.arange(6, dtype=torch.uint8).view(3, 2) + 10 * number
+    gathered, received = torch.empty(3, 3, 2, dtype=torch.uint8), torch.empty_like(own)
+    group.all_gather_into(gathered, own)
+    group.all_to_all_into(received, own, wait=False).wait()
     dtypes = {str(dtype): torch.tensor([world.rank, 1]).to(dtype) for dtype in EVERY_DTYPE}
     spread, summed = laid_out(number), laid_out(number)
     for tensor in (*dtypes.values(), *spread.values()):
@@ -51,6 +55,7 @@ def talk(world: World, shard: Shard | None) -> dict[str, Any]:
         group.sum_(tensor)
     return {
         "few": (averaged.tolist(), broadcast.tolist(), later.tolist()),
+        "parts": (gathered.tolist(), received.tolist()),
         "gather": group.gather({"rank": world.rank, "tensor": torch.full((world.rank,), float(number))}),
         "json": [world.all_gather_json("first", {"rank": world.rank}), world.all_gather_json("second", {})],
         "dtypes": {name: tensor.float() for name, tensor in dtypes.items()},  # not all of them can be pickled
@@ -62,7 +67,9 @@ def talk(world: World, shard: Shard | None) -> dict[str, Any]:
 def test_collectives_of_any_dtype_and_layout():
     with LocalCluster(3) as cluster:
         answers = cluster.gang(talk)
-    for answer in answers:
+    for rank, answer in enumerate(answers):
+        gathered = [[[ten, ten + 1], [ten + 2, ten + 3], [ten + 4, ten + 5]] for ten in (10, 20, 30)]
+        assert answer["parts"] == (gathered, [parts[rank] for parts in gathered])
         assert answer["few"] == ([2.0, 2.0], [3.0, 3.0], [6.0, 6.0])
         assert [value["rank"] for value in answer["gather"]] == [0, 1, 2]
         assert [value["tensor"].tolist() for value in answer["gather"]] == [[], [2.0], [3.0, 3.0]]
@@ -108,6 +115,10 @@ def test_pending_sum_of_strided_tensor_raises():
 def test_group_of_one_exchanges_nothing():
     world, tensor = World(0, 1), torch.tensor([1.0, 2.0])
     group = world.group()
+    copies = torch.zeros(1, 2), torch.zeros(2)
+    group.all_gather_into(copies[0], tensor)
+    group.all_to_all_into(copies[1], tensor)
+    assert [copy.flatten().tolist() for copy in copies] == [[1.0, 2.0]] * 2
     group.sum_(tensor)
     group.mean_(tensor)
     group.broadcast_(tensor)

@@ -19,7 +19,10 @@ class PendingReduce(Protocol):
     """A pending reduction of a bucket."""
 
     def wait(self) -> Any:
-        """Wait until the bucket's buffer holds the sum."""
+        """Wait until the bucket's buffer holds the sum; every worker waits in the order of the starts.
+
+        A reducer may start further collectives here, also those of other buckets.
+        """
 
 
 class Reduction(Protocol):
@@ -27,7 +30,10 @@ class Reduction(Protocol):
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that this worker sends to the others to sum all buckets once, without the transport's headers."""
+        """Bytes that this worker sends to the others to sum all buckets once, without the transport's headers.
+
+        If they change over time, as after uncompressed first steps: of the step that started last.
+        """
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Start to sum a bucket's buffer in place; every worker starts the same buckets in the same order."""

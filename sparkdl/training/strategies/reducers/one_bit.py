@@ -1,0 +1,321 @@
+"""1-bit SGD: signs and two numbers per column, with error feedback.
+
+F. Seide, H. Fu, J. Droppo, G. Li and D. Yu, 1-bit stochastic gradient descent and its application to data-parallel
+distributed training of speech DNNs, Interspeech 2014.
+
+A column holds the weights of one output unit: a row of ``gradient.flatten(1)``, since the paper's layers multiply by
+the transposed matrix. Of a column ``a`` travel its signs and the means of both classes, ``high`` and ``low``:
+
+    q        = [a >= 0]
+    high     = mean of a where q = 1,       low = mean of a where q = 0      (0 for an empty class)
+    Q^-1(q)  = low + q (high - low)
+
+Columns are dealt into ``N`` stripes of about equal size, and worker ``j`` owns stripe ``j``. For each step:
+
+    worker i:  a_i = g_i + e_i;             sends Q(a_i) of stripe j to owner j;     e_i = a_i - Q^-1(Q(a_i))
+    owner j:   b_j = sum_i Q^-1(Q(a_i)) + r_j;       sends Q(b_j) to all;            r_j = b_j - Q^-1(Q(b_j))
+    worker i:  g   = Q^-1(Q(b_j)) of all stripes
+
+``e`` and ``r`` are the residuals. Parameters of less than two dimensions are few, and travel uncompressed.
+
+torch keeps no such hook; its ``quantization_hooks`` send eight bits without error feedback, and fail on gloo.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparkdl.cluster.group.world import Group
+from sparkdl.errors import InvalidInput
+from sparkdl.training.strategies.buckets import Bucket
+from sparkdl.training.strategies.reducers import PendingReduce
+from sparkdl.training.strategies.reducers.exact import ring_bytes
+from sparkdl.training.strategies.reducers.pending import Finished, OneExchange, TwoExchanges
+from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, load_tensors, zero_residual
+
+# Elements that are coded at once: on a CPU they stay in its cache.
+_CPU_BLOCK, _GPU_BLOCK = 1 << 16, 1 << 24
+
+
+@dataclass(frozen=True)
+class OneBit:
+    """Gradients travel as signs, with two numbers for each output unit of a layer.
+
+    A worker keeps a residual of the gradients' size, and one of its stripe's size.
+
+    Attributes:
+        warmup: number of first steps that are uncompressed. Early gradients are large and change fast; the paper starts
+            with uncompressed steps too.
+    """
+
+    warmup: int = 100
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0:
+            raise InvalidInput(f"warmup is {self.warmup}; expected at least 0 steps.")
+
+    def open(self, buckets: Sequence[Bucket], group: Group) -> OneBitReduction:
+        """Open the reducer."""
+        check_real(self, buckets)
+        return OneBitReduction(self, buckets, group)
+
+
+class OneBitReduction:
+    """Signs go to the owners of the stripes, and the signs of the sums to all workers."""
+
+    def __init__(self, reducer: OneBit, buckets: Sequence[Bucket], group: Group) -> None:
+        self._reducer, self._group = reducer, group
+        self._striped = {bucket.index: _Striped(bucket, group, reducer.warmup) for bucket in buckets}
+        self._started: deque[TwoExchanges] = deque()
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that this worker sends in the step that started last; before the first step, in the first."""
+        return sum(striped.bytes for striped in self._striped.values())
+
+    def start(self, bucket: Bucket) -> PendingReduce:
+        """Quantise the gradients, and start to send each stripe to its owner."""
+        if self._group.size == 1:
+            return Finished()
+        striped = self._striped[bucket.index]
+        striped.steps += 1
+        if not striped.compresses:
+            return OneExchange([self._group.sum_(bucket.buffer, wait=False)])
+        striped.quantise()
+        to_owners = self._group.all_to_all_into(striped.received, striped.sent, wait=False)
+        uncompressed = self._group.sum_(striped.uncompressed, wait=False)
+
+        def proceed() -> PendingReduce:
+            to_owners.wait()
+            striped.quantise_sum()
+            to_all = self._group.all_gather_into(striped.received, striped.owned, wait=False)
+            return OneExchange([uncompressed, to_all], striped.dequantise)
+
+        return TwoExchanges(self._started, proceed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """This worker's residuals, also that of its stripe, and the numbers of steps, by bucket."""
+        return self._tensors() | {"steps": [striped.steps for striped in self._striped.values()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore this worker's residuals and the numbers of steps."""
+        load_tensors(self._reducer, self._tensors(), state)
+        for striped, steps in zip(self._striped.values(), state["steps"], strict=True):
+            striped.steps = steps
+
+    def _tensors(self) -> dict[str, Any]:
+        return {
+            "residuals": [striped.residual for striped in self._striped.values()],
+            "stripe_residuals": [striped.stripe_residual for striped in self._striped.values()],
+        }
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some columns of a parameter, ``n`` of ``m`` elements, and their place in the messages of their stripe."""
+
+    gradient: Tensor  # [n, m]
+    residual: Tensor  # [n, m]
+    pairs: slice  # of the stripe's low and gap
+    bits: slice  # bytes
+
+
+@dataclass(frozen=True)
+class _Code:
+    """A block in a message."""
+
+    low: Tensor  # [n, 1]
+    gap: Tensor  # [n, 1], high - low
+    bits: Tensor  # [ceil(n m / 8)]
+
+
+class _Stripe:
+    """The blocks of a stripe. A message has the ``low`` of its columns, their ``gap`` and the bits, eight in a byte."""
+
+    def __init__(self, blocks: Sequence[_Block], residual: Tensor) -> None:
+        self.blocks, self.residual = blocks, residual  # all elements of the stripe
+        self._pairs: int = blocks[-1].pairs.stop if blocks else 0
+        self._numbers = 2 * self._pairs * residual.element_size()  # bytes
+        self.bytes: int = self._numbers + (blocks[-1].bits.stop if blocks else 0)
+
+    def pairs(self, message: Tensor) -> Tensor:
+        """``low`` and ``gap`` of all columns, [2, columns]."""
+        return message[: self._numbers].view(self.residual.dtype).view(2, self._pairs)
+
+    def codes(self, message: Tensor) -> list[_Code]:
+        """Views of a message, by block."""
+        if not self.blocks:
+            return []
+        low, gap = self.pairs(message)[:, :, None]
+        bits = message[self._numbers :]
+        return [_Code(low[block.pairs], gap[block.pairs], bits[block.bits]) for block in self.blocks]
+
+
+class _Striped:
+    """A bucket in stripes, with its messages: fixed buffers, of which all views are made once."""
+
+    def __init__(self, bucket: Bucket, group: Group, warmup: int) -> None:
+        self._bucket, self._group, self._warmup, self.steps = bucket, group, warmup, 0
+        coded = [gradient.dim() > 1 and gradient.numel() > 0 for gradient in bucket.gradients]
+        matrices = [one.flatten(1) for one, is_coded in zip(bucket.gradients, coded, strict=True) if is_coded]
+        self._exact = [one.flatten() for one, is_coded in zip(bucket.gradients, coded, strict=True) if not is_coded]
+        self._exact.append(bucket.used)
+        self.uncompressed = torch.cat(self._exact)
+        self.residual = zero_residual(bucket, sum(matrix.numel() for matrix in matrices))
+        self._stripes = [*_deal(matrices, self.residual, group.size)]
+        own = self._stripes[group.rank]
+        self.stripe_residual = torch.zeros_like(own.residual)
+        sizes = [block.gradient.numel() for block in own.blocks]
+        self._totals = [
+            total.view_as(block.gradient)
+            for total, block in zip(torch.split(self.stripe_residual, sizes), own.blocks, strict=True)
+        ]
+        number = self.residual.element_size()  # the numbers of every message are aligned
+        width = -(-max(stripe.bytes for stripe in self._stripes) // number) * number
+        self.sent = torch.zeros(group.size, width, dtype=torch.uint8, device=self.residual.device)
+        self.received, self.owned = torch.zeros_like(self.sent), torch.zeros_like(self.sent[0])
+        self._to_owners = [stripe.codes(message) for stripe, message in zip(self._stripes, self.sent, strict=True)]
+        self._to_owner = [own.codes(message) for message in self.received]
+        self._to_all = own.codes(self.owned)
+        self._sums = [stripe.codes(message) for stripe, message in zip(self._stripes, self.received, strict=True)]
+        self._coder = _Coder(self.residual)
+
+    @property
+    def compresses(self) -> bool:
+        """Whether the last step, at first the next, compresses: after the warm-up, if the bucket has a matrix."""
+        return max(self.steps, 1) > self._warmup and len(self.residual) > 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that this worker sends in this step."""
+        workers = self._group.size
+        if not self.compresses:
+            return ring_bytes(self._bucket.buffer.nbytes, workers)
+        return 2 * (workers - 1) * self.owned.nbytes + ring_bytes(self.uncompressed.nbytes, workers)
+
+    def quantise(self) -> None:
+        """Write the messages to the other owners, and keep the residuals."""
+        torch.cat(self._exact, out=self.uncompressed)
+        for rank, (stripe, message) in enumerate(zip(self._stripes, self.sent, strict=True)):
+            if rank == self._group.rank:
+                continue  # its blocks have to be read in `quantise_sum` anyway
+            for block, code in zip(stripe.blocks, self._to_owners[rank], strict=True):
+                self._coder.quantise_(block.residual.add_(block.gradient), code)
+            drop_nonfinite_(stripe.residual, stripe.pairs(message))
+
+    def quantise_sum(self) -> None:
+        """Sum all workers' codes of this worker's stripe, and write the message of the sum."""
+        rank = self._group.rank
+        stripe, others = self._stripes[rank], self._to_owner[:rank] + self._to_owner[rank + 1 :]
+        blocks = zip(stripe.blocks, self._totals, self._to_owners[rank], self._to_all, *others, strict=True)
+        for block, total, own, to_all, *codes in blocks:
+            total.add_(self._coder.quantise_(block.residual.add_(block.gradient), own))
+            for code in codes:
+                total.add_(self._coder.dequantise(code, total.shape))
+            self._coder.quantise_(total, to_all, out=block.gradient)
+        drop_nonfinite_(stripe.residual, stripe.pairs(self.sent[rank]))
+        drop_nonfinite_(self.stripe_residual, stripe.pairs(self.owned))
+
+    def dequantise(self) -> None:
+        """Write the sums of the other stripes into the bucket."""
+        for rank, (stripe, codes) in enumerate(zip(self._stripes, self._sums, strict=True)):
+            for block, code in zip(stripe.blocks, codes, strict=True) if rank != self._group.rank else ():
+                self._coder.dequantise(code, block.gradient.shape, out=block.gradient)
+        sizes = [len(exact) for exact in self._exact]
+        for exact, total in zip(self._exact, torch.split(self.uncompressed, sizes), strict=True):
+            exact.copy_(total)
+
+
+class _Coder:
+    """Q and its inverse for a block; temporary tensors are shared by all blocks of a shape."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        exponents = torch.arange(8, device=like.device)
+        self._powers = (2**exponents).to(like.dtype)[:, None]
+        # Row b holds the bits of the byte b, the lowest first.
+        self._table = (torch.arange(256, device=like.device)[:, None] >> exponents & 1).to(like.dtype)
+        self._spaces: dict[torch.Size, _Space] = {}
+
+    def _space(self, shape: torch.Size) -> _Space:
+        if shape not in self._spaces:
+            self._spaces[shape] = _Space(self._like, shape)
+        return self._spaces[shape]
+
+    def quantise_(self, a: Tensor, code: _Code, out: Tensor | None = None) -> Tensor:
+        """Write the code of a block [n, m], of which the residual remains.
+
+        Returns:
+            Q^-1 of the code; without ``out`` the next call overwrites it.
+        """
+        space = self._space(a.shape)
+        q = torch.ge(a, 0, out=space.q)
+        ones = q.sum(1, keepdim=True)
+        high = torch.clamp_min(a, 0, out=space.positive).sum(1, keepdim=True)
+        low = torch.sum(a, 1, keepdim=True, out=code.low).sub_(high).div_((a.shape[1] - ones).clamp_min_(1))
+        torch.sub(high.div_(ones.clamp_min_(1)), low, out=code.gap)
+        # A sum of eight different powers of two is exact in every precision that a backend may use for products.
+        torch.mm(space.eights, self._powers, out=space.bytes)
+        code.bits.copy_(space.bytes[:, 0])
+        decoded = self._values(space, code, out)
+        a.sub_(decoded)
+        return decoded
+
+    def dequantise(self, code: _Code, shape: torch.Size, out: Tensor | None = None) -> Tensor:
+        """Q^-1, by the same operations; without ``out`` the next call overwrites the result."""
+        space = self._space(shape)
+        space.index.copy_(code.bits)
+        torch.index_select(self._table, 0, space.index, out=space.eights)
+        return self._values(space, code, out)
+
+    def _values(self, space: _Space, code: _Code, out: Tensor | None) -> Tensor:
+        scaled = space.q.mul_(code.gap)
+        return torch.add(scaled, code.low, out=scaled if out is None else out)
+
+
+class _Space:
+    """Temporary tensors for blocks [n, m]."""
+
+    def __init__(self, like: Tensor, shape: torch.Size) -> None:
+        elements = shape.numel()
+        self.positive = like.new_empty(shape)
+        self.eights = like.new_zeros(-(-elements // 8), 8)  # q, and zeros up to a multiple of eight
+        self.q = self.eights.view(-1)[:elements].view(shape)
+        self.bytes = like.new_empty(len(self.eights), 1)
+        self.index = like.new_empty(len(self.eights), dtype=torch.int32)
+
+
+def _deal(matrices: Sequence[Tensor], residual: Tensor, workers: int) -> Iterator[_Stripe]:
+    """Deal the columns of all parameters into stripes, which differ in size by about one column."""
+    limit = _CPU_BLOCK if residual.device.type == "cpu" else _GPU_BLOCK
+    bounds = [len(residual) * rank // workers for rank in range(workers + 1)]
+    end = 0
+    for low, high in pairwise(bounds):
+        blocks: list[_Block] = []
+        start, begin = 0, end
+        for matrix in matrices:
+            columns, elements = matrix.shape
+            first, last = (min(max(-(-(bound - start) // elements), 0), columns) for bound in (low, high))
+            remembered = residual[start : start + matrix.numel()].view(columns, elements)
+            step = max(limit // elements, 1)
+            for at in range(first, last, step):
+                part = slice(at, min(at + step, last))
+                blocks.append(_block(matrix[part], remembered[part], blocks))
+                end += blocks[-1].gradient.numel()
+            start += matrix.numel()
+        yield _Stripe(blocks, residual[begin:end])
+
+
+def _block(gradient: Tensor, residual: Tensor, before: Sequence[_Block]) -> _Block:
+    """The block after ``before`` in the messages of its stripe."""
+    pairs, bits = (before[-1].pairs.stop, before[-1].bits.stop) if before else (0, 0)
+    return _Block(
+        gradient, residual, slice(pairs, pairs + len(gradient)), slice(bits, bits + -(-gradient.numel() // 8))
+    )

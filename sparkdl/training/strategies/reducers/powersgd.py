@@ -1,0 +1,217 @@
+"""PowerSGD: low-rank gradients by one step of subspace iteration, with error feedback.
+
+T. Vogels, S. P. Karimireddy and M. Jaggi, PowerSGD: Practical low-rank gradient compression for distributed
+optimization, 2019, arXiv:1905.13727. For a parameter's gradient ``g_i`` [n, m] of worker ``i`` and its residual
+``e_i``, with ``r`` the rank:
+
+    M_i = g_i + e_i
+    P   = orthonormal basis of sum_i M_i Q             [n, r]
+    Q_i = M_i^T P                                      [m, r]
+    e_i = M_i - P Q_i^T
+    Q   = sum_i Q_i                                    start of the next step
+    g   = P Q^T = sum_i P Q_i^T
+
+Here ``e_i`` is the loss of the worker's own gradient, bounded for workers with different rows. The paper and torch
+subtract the mean of all instead; the sum of the residuals, on which alone ``g`` depends, is the same.
+
+A step without gradients leaves columns of zeros in ``Q``, from which no later step could recover. Random columns
+replace these. QR decomposition yields an orthonormal ``P`` of any matrix, also of zeros.
+
+torch's ``powerSGD_hook`` aborts on gloo if two buckets are on their way: its callbacks start exchanges in another order
+on each worker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparkdl.cluster.group.world import Group
+from sparkdl.errors import InvalidInput
+from sparkdl.training.strategies.buckets import Bucket
+from sparkdl.training.strategies.reducers import PendingReduce
+from sparkdl.training.strategies.reducers.exact import ring_bytes
+from sparkdl.training.strategies.reducers.pending import Finished, OneExchange, TwoExchanges
+from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, load_tensors, zero_residual
+
+
+@dataclass(frozen=True)
+class PowerSGD:
+    """Each gradient travels as a product of two narrow matrices.
+
+    Vectors, and matrices that would not shrink enough, travel uncompressed. A worker keeps a residual of the compressed
+    gradients. Each worker decomposes ``P`` and multiplies itself: give all workers the same processor and the same
+    number of threads, or their weights differ by rounding.
+
+    Attributes:
+        rank: number of columns of both matrices; 1 to 4 is usual, more for language models.
+        warmup: number of first steps that are uncompressed; a tenth of all steps is usual.
+        min_compression_rate: a gradient [n, m] is compressed if ``(n + m) * rank * min_compression_rate < n * m``.
+        seed: of the first ``Q``.
+    """
+
+    rank: int = 4
+    warmup: int = 100
+    min_compression_rate: float = 2.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise InvalidInput(f"rank is {self.rank}; expected at least 1.")
+        if self.warmup < 0:
+            raise InvalidInput(f"warmup is {self.warmup}; expected at least 0 steps.")
+        if not self.min_compression_rate > 0:
+            raise InvalidInput(f"min_compression_rate is {self.min_compression_rate}; expected a number above 0.")
+
+    def open(self, buckets: Sequence[Bucket], group: Group) -> PowerSGDReduction:
+        """Open the reducer."""
+        check_real(self, buckets)
+        return PowerSGDReduction(self, buckets, group)
+
+
+class PowerSGDReduction:
+    """All-reduces of P and of Q."""
+
+    def __init__(self, reducer: PowerSGD, buckets: Sequence[Bucket], group: Group) -> None:
+        self._reducer, self._group = reducer, group
+        generator = torch.Generator().manual_seed(reducer.seed)
+        self._low_rank = {bucket.index: _LowRank(bucket, reducer, generator) for bucket in buckets}
+        self._started: deque[TwoExchanges] = deque()
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that this worker sends in the step that started last; before the first step, in the first."""
+        sizes = [size for low_rank in self._low_rank.values() for size in low_rank.sizes]
+        return sum(ring_bytes(size, self._group.size) for size in sizes)
+
+    def start(self, bucket: Bucket) -> PendingReduce:
+        """Start to sum P, together with the uncompressed gradients."""
+        if self._group.size == 1:
+            return Finished()
+        low_rank = self._low_rank[bucket.index]
+        low_rank.steps += 1
+        if not low_rank.compresses:
+            return OneExchange([self._group.sum_(bucket.buffer, wait=False)])
+        low_rank.project()
+        first = self._group.sum_(low_rank.first, wait=False)
+
+        def proceed() -> PendingReduce:
+            first.wait()
+            low_rank.project_back()
+            second = self._group.sum_(low_rank.second, wait=False)
+            low_rank.subtract()  # while Q travels
+            return OneExchange([second], low_rank.multiply)
+
+        return TwoExchanges(self._started, proceed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """This worker's residuals, Q and the numbers of steps, by bucket."""
+        return self._tensors() | {"steps": [low_rank.steps for low_rank in self._low_rank.values()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore this worker's residuals, Q and the numbers of steps."""
+        load_tensors(self._reducer, self._tensors(), state)
+        for low_rank, steps in zip(self._low_rank.values(), state["steps"], strict=True):
+            low_rank.steps = steps
+
+    def _tensors(self) -> dict[str, Any]:
+        return {
+            "residuals": [low_rank.residual for low_rank in self._low_rank.values()],
+            "Q": [low_rank.second for low_rank in self._low_rank.values()],
+        }
+
+
+@dataclass
+class _Factors:
+    """A compressed parameter; M is its residual, to which its gradient is added. Q is stored transposed."""
+
+    gradient: Tensor  # [n, m]
+    M: Tensor  # [n, m]
+    P: Tensor  # [n, r]
+    Q: Tensor  # [r, m]
+    random: Tensor  # [r, m]
+
+
+class _LowRank:
+    """A bucket as low-rank matrices, and buffers of both exchanges.
+
+    ``first`` holds all P, then the uncompressed gradients and the counts of workers; ``second`` holds all Q.
+    """
+
+    def __init__(self, bucket: Bucket, reducer: PowerSGD, generator: torch.Generator) -> None:
+        self._bucket, self._warmup, self.steps = bucket, reducer.warmup, 0
+        matrices, self._exact = [], []
+        for gradient in bucket.gradients:
+            matrix = gradient.flatten(1) if gradient.dim() > 1 else gradient.reshape(1, -1)
+            rank = min(*matrix.shape, reducer.rank)
+            if sum(matrix.shape) * rank * reducer.min_compression_rate < matrix.numel() and gradient.dim() > 1:
+                matrices.append((matrix, rank))
+            else:
+                self._exact.append(gradient.flatten())
+        self._exact.append(bucket.used)
+        self.residual = zero_residual(bucket, sum(matrix.numel() for matrix, _ in matrices))
+        like, exact = self.residual, sum(map(len, self._exact))
+        self.first = like.new_zeros(sum(len(matrix) * rank for matrix, rank in matrices) + exact)
+        self.second = like.new_zeros(sum(matrix.shape[1] * rank for matrix, rank in matrices))
+        self._uncompressed = self.first[len(self.first) - exact :]
+        self._own = torch.empty_like(self.second)
+        self._factors: list[_Factors] = []
+        at = [0, 0, 0]
+        for matrix, rank in matrices:
+            shapes = [matrix.shape, (len(matrix), rank), (rank, matrix.shape[1])]
+            views = []
+            for place, (flat, shape) in enumerate(zip((self.residual, self.first, self.second), shapes, strict=True)):
+                end = at[place] + shape[0] * shape[1]
+                views.append(flat[at[place] : end].view(shape))
+                at[place] = end
+            random = torch.randn(shapes[2], generator=generator, dtype=like.dtype).to(like.device)
+            self._factors.append(_Factors(matrix, views[0], views[1], views[2], random))
+
+    @property
+    def compresses(self) -> bool:
+        """Whether the last step, at first the next, compresses: after the warm-up, if a parameter shrinks enough."""
+        return max(self.steps, 1) > self._warmup and len(self._factors) > 0
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of the tensors that are summed in this step."""
+        return [self.first.nbytes, self.second.nbytes] if self.compresses else [self._bucket.buffer.nbytes]
+
+    def project(self) -> None:
+        """P = M Q."""
+        for one in self._factors:
+            one.M.add_(one.gradient)
+            norms = torch.linalg.vector_norm(one.Q, dim=1, keepdim=True)
+            start = torch.where((norms > 0) & norms.isfinite(), one.Q, one.random)
+            torch.mm(one.M, start.t(), out=one.P)
+        torch.cat(self._exact, out=self._uncompressed)
+
+    def project_back(self) -> None:
+        """P = orthonormal basis, and Q = M^T P of this worker."""
+        for one in self._factors:
+            one.P.copy_(torch.linalg.qr(one.P).Q)
+            torch.mm(one.P.t(), one.M, out=one.Q)
+        self._own.copy_(self.second)
+
+    def subtract(self) -> None:
+        """Keep the residuals M - P Q^T with this worker's Q."""
+        sizes = [one.Q.numel() for one in self._factors]
+        for one, own in zip(self._factors, torch.split(self._own, sizes), strict=True):
+            one.M.addmm_(one.P, own.view_as(one.Q), alpha=-1)
+        drop_nonfinite_(self.residual, self._own)
+
+    def multiply(self) -> None:
+        """Write P Q^T and the uncompressed sums into the bucket."""
+        for one in self._factors:
+            if one.gradient.dtype == one.P.dtype:
+                torch.mm(one.P, one.Q, out=one.gradient)
+            else:
+                one.gradient.copy_(one.P @ one.Q)
+        sizes = [len(exact) for exact in self._exact]
+        for exact, total in zip(self._exact, torch.split(self._uncompressed, sizes), strict=True):
+            exact.copy_(total)

@@ -1,0 +1,100 @@
+"""1-bit SGD: by hand, and against a serial simulation of the paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparkdl.cluster.group.world import World
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.data.shard import Shard
+from sparkdl.training.strategies.buckets import make_buckets
+from sparkdl.training.strategies.reducers.one_bit import OneBit
+from tests.training.strategies.reducers.reducing import Reduce
+
+# The second has three columns of 16 elements; the last has several blocks.
+SHAPES = ((13, 7), (3, 4, 2, 2), (40, 24), (2500, 37))
+
+
+def quantised(a: Tensor) -> Tensor:
+    """Q^-1(Q(a)), whose columns are the rows of a matrix."""
+    high, low = ((a * q).sum(1, keepdim=True) / q.sum(1, keepdim=True).clamp(min=1) for q in (a >= 0, a < 0))
+    return torch.where(a >= 0, high, low)
+
+
+def simulate(work: Reduce, workers: int) -> list[Tensor]:
+    """The sums of one bucket by step, with all workers in this process; both residuals of all owners in one matrix."""
+    (bucket,) = make_buckets([nn.Parameter(torch.zeros(shape, dtype=work.dtype)) for shape in work.shapes], 1 << 20)
+    residuals = [[torch.zeros_like(one.flatten(1)) for one in bucket.gradients] for _ in range(workers + 1)]
+    sums = []
+    for step in range(*work.steps):
+        totals = residuals[workers]
+        for rank in range(workers):
+            work.fill([bucket], step, rank)
+            for gradient, residual, total in zip(bucket.gradients, residuals[rank], totals, strict=True):
+                residual.add_(gradient.flatten(1))
+                sent = quantised(residual)
+                residual.sub_(sent)
+                total.add_(sent)
+        sent_to_all = [quantised(total) for total in totals]
+        for total, sent in zip(totals, sent_to_all, strict=True):
+            total.sub_(sent)
+        sums.append(torch.cat([sent.flatten() for sent in sent_to_all]))
+    return sums
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_sums_equal_a_serial_simulation(workers):
+    work = Reduce(OneBit(warmup=0), steps=(0, 6), shapes=SHAPES, bucket_bytes=1 << 20)
+    with LocalCluster(workers) as cluster:
+        results = cluster.gang(work)
+    for (buffer,), expected in zip(results[0]["sums"], simulate(work, workers), strict=True):
+        torch.testing.assert_close(buffer[: len(expected)], expected, rtol=0, atol=1e-11)
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """One step on two columns of four elements: the sums, both residuals, and the message to the other owner."""
+
+    gradients: tuple[tuple[tuple[float, ...], ...], ...]
+
+    def __call__(self, world: World, shard: Shard | None) -> dict[str, Any]:
+        (bucket,) = make_buckets([nn.Parameter(torch.zeros(2, 4))], 1 << 20)
+        bucket.gradients[0].copy_(torch.tensor(self.gradients[world.rank]))
+        reduction = OneBit(warmup=0).open([bucket], world.group())
+        reduction.start(bucket).wait()
+        message = reduction._striped[0].sent[1 - world.rank]
+        state = {name: tensors[0].tolist() for name, tensors in reduction._tensors().items()}
+        return state | {
+            "sums": bucket.gradients[0].tolist(),
+            "numbers": message[:8].view(torch.float32).tolist(),
+            "bits": message[8].item(),
+        }
+
+
+def test_step_by_hand():
+    """Worker 0 owns the first column, and worker 1 the second."""
+    with LocalCluster(2) as cluster:
+        first, second = cluster.gang(ByHand((((1, 3, -2, 2), (-1, 5, -3, 7)), ((-1, -3, 2, 2), (1, 1, -1, -1)))))
+    # Means of the first column: -2 and 2 on both workers; of the second: -2 and 6 on worker 0, -1 and 1 on worker 1.
+    assert (first["numbers"], second["numbers"]) == ([-2, 8], [-2, 4])  # low, and high - low, for the other owner
+    assert (first["bits"], second["bits"]) == (0b1010, 0b1100)  # the lowest bit is the first element's
+    assert first["residuals"] == [-1, 1, 0, 0, 1, -1, -1, 1]
+    assert second["residuals"] == [1, -1, 0, 0, 0, 0, 0, 0]
+    # The owners' sums are 0 0 0 4, whose mean is 1, and -1 7 -3 5 with the means -2 and 6.
+    assert first["sums"] == second["sums"] == [[1, 1, 1, 1], [-2, 6, -2, 6]]
+    assert first["stripe_residuals"] == [-1, -1, -1, 3]
+    assert second["stripe_residuals"] == [1, 1, -1, -1]
+
+
+def test_bytes_count_the_uncompressed_steps():
+    work = Reduce(OneBit(warmup=2), shapes=((64, 128), (64,)), dtype=torch.float32)
+    with LocalCluster(2) as cluster:
+        sizes = [stated for stated, _ in cluster.gang(work)[0]["bytes"]]
+    uncompressed = 4 * (64 + 2)
+    # A stripe has 32 columns of 128 bits and two numbers; each travels to and from its owner.
+    assert sizes == [4 * (64 * 128) + uncompressed] * 2 + [2 * 32 * (128 // 8 + 8) + uncompressed] * 2
