@@ -21,7 +21,8 @@ from tests.hosts.hosts import Host, until
 from tests.hosts.standalone import Standalone
 
 MEETING = 60.0  # seconds until all workers have started
-PATIENCE = 600.0  # seconds of a gang
+PATIENCE = 600.0  # seconds of a collective
+LONGEST = 7200.0  # seconds of a gang
 THREADS = {"OMP_NUM_THREADS": "1"}  # a worker's: more would compete for the few cores
 
 
@@ -66,7 +67,7 @@ class OnSpark:
         """The values of ``work(world, None)``, as plain data; the placement gives only the number of workers."""
         file = self._cluster.shared / "work"
         file.write_bytes(ship(work))
-        values: list[Any] = self._cluster.driver().call(drive, file, len(placement)).result(PATIENCE)
+        values: list[Any] = self._cluster.driver().call(drive, file, len(placement)).result(LONGEST)
         return values
 
 
@@ -77,7 +78,7 @@ def drive(file: str, size: int) -> list[Any]:
 
 def _result(folder: Path, rank: int, process: subprocess.Popen[bytes]) -> WorkerResult:
     file = folder / f"{rank}.result"
-    until(lambda: file.exists() or process.poll() is not None, f"the result of rank {rank}", timeout=PATIENCE)
+    until(lambda: file.exists() or process.poll() is not None, f"the result of rank {rank}", timeout=LONGEST)
     if not file.exists():
         log = (folder / f"{rank}.log").read_text(errors="replace")
         raise RuntimeError(f"rank {rank} ended with {process.returncode} and without a result:\n{log}")

@@ -1,4 +1,4 @@
-"""Two hosts behind slow cables, and the runs of their gangs."""
+"""Hosts behind slow cables, and the runs of their gangs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.slow_links.training import Run, Steps
 from tests.hosts.hosts import Host
 from tests.hosts.standalone import Standalone
 
-HOSTS = ("one", "two")
+HOSTS = ("one", "two", "three", "four")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Links:
     """The hosts, and their gangs.
 
     Attributes:
-        hosts: both hosts.
+        hosts: all but that of a Spark driver.
         folder: a folder that they share.
         gang: runs ``work(world, None)`` on the host of each rank.
     """
@@ -43,21 +43,23 @@ class Links:
         """Let the hosts hand each packet of 1500 bytes to the cable by itself, so that all headers are counted."""
         single_packets(self.hosts)
 
-    def run(self, work: Steps, order: str = "ab") -> list[Run]:
-        """The measurements of each rank; ``order`` has a letter for the host of each rank."""
-        placement = [self.hosts["ab".index(letter)] for letter in order]
+    def run(self, work: Steps, order: str = "abcd") -> list[Run]:
+        """The measurements of each rank; ``order`` has a letter for the host of each rank, by default all in turn."""
+        by_letter = dict(zip("abcd", self.hosts, strict=False))
+        placement = [by_letter[letter] for letter in order if letter in by_letter]
         return [Run(**values) for values in self.gang(work, placement)]
 
 
 @contextmanager
 def links(args: argparse.Namespace) -> Iterator[Links]:
-    """Two hosts for the block; without root or ``tc`` the program ends with the reason."""
+    """Hosts for the block; without root or ``tc`` the program ends with the reason."""
     if (reason := lacking()) is not None:
         sys.exit(f"skipped: {reason}")
+    names = HOSTS[: args.hosts]
     with ExitStack() as stack:
-        hosts = stack.enter_context(network((*(["head"] if args.spark else []), *HOSTS)))
+        hosts = stack.enter_context(network([*(["head"] if args.spark else []), *names]))
         gangs = OnSpark(stack.enter_context(Standalone(hosts))) if args.spark else Processes(hosts.folder)
-        yield Links(tuple(hosts[name] for name in HOSTS), hosts.folder, gangs.run)
+        yield Links(tuple(hosts[name] for name in names), hosts.folder, gangs.run)
 
 
 # ---- what the runs of a gang's ranks say together --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Training over slow links: two hosts on this machine, whose cables carry 1000, 100 or 10 Mbit/s.
+"""Training over slow links: two or four hosts on this machine, whose cables carry 1000, 100 or 10 Mbit/s.
 
 Each measurement but the seconds a step has its own bar; the result is the largest share of a bar.
 """
@@ -25,7 +25,7 @@ from benchmarks.slow_links.links import (
     spread,
 )
 from benchmarks.slow_links.strategies import BARS, BASELINE, CANDIDATES, layered
-from benchmarks.slow_links.training import Steps
+from benchmarks.slow_links.training import PARAMETERS, Steps
 
 BAR = "at most 1"
 RATES = (1000.0, 100.0, 10.0)  # Mbit/s
@@ -77,6 +77,7 @@ def _to_target(slow: Links, name: str, args: argparse.Namespace) -> dict[str, An
         "accuracies": runs[0].accuracies,
     }
     _save(args, "target", figures)
+    print(f"{name}: {seconds or 0:.4g} s to step {steps}", file=sys.stderr, flush=True)
     return figures
 
 
@@ -155,6 +156,7 @@ def measure_seconds(args: argparse.Namespace) -> None:
                 blocks = block_seconds(runs, steps)
                 cell = {
                     "strategy": name,
+                    "parameters": PARAMETERS,
                     "mbit": mbit,
                     "seconds_per_step": median(blocks),
                     "blocks": blocks,
@@ -185,7 +187,9 @@ def _chosen(args: argparse.Namespace) -> Iterable[str]:
 def _save(args: argparse.Namespace, measurement: str, figures: Mapping[str, Any]) -> None:
     if args.output is not None:
         with args.output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"measurement": measurement, "spark": args.spark, **figures}) + "\n")
+            file.write(
+                json.dumps({"measurement": measurement, "hosts": args.hosts, "spark": args.spark, **figures}) + "\n"
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -197,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--target", type=float, default=0.9, help="accuracy to reach (default %(default)s)")
     parser.add_argument("--steps", type=int, default=128, help="steps in which to reach it (default %(default)s)")
     parser.add_argument("--every", type=int, default=4, help="steps between two validations (default %(default)s)")
+    parser.add_argument("--hosts", type=int, choices=(2, 4), default=2, help="with a worker each (default %(default)s)")
     parser.add_argument("--spark", action="store_true", help="gangs of a Spark standalone cluster on these hosts")
     parser.add_argument("--output", type=Path, help="append every figure to this file, as lines of JSON")
     run_measurements(parser, MEASURES, arguments, bar=BAR)
