@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from benchmarks.session import ROOT
+from benchmarks.hosts import Host, until
+from benchmarks.recovery.standalone import standalone
+from benchmarks.session import ROOT, session
 from sparkdl import SparkCluster
-from sparkdl.cluster.failure import WorkerResult, raise_first_cause
+from sparkdl.cluster.failure import raise_first_cause
 from sparkdl.cluster.worker import Work, WorkerTask, run_worker
 from sparkdl.io.pickling import ship, unship
-from tests.hosts.hosts import Host, until
-from tests.hosts.standalone import Standalone
 
 MEETING = 60.0  # seconds until all workers have started
 PATIENCE = 600.0  # seconds of a collective
@@ -48,9 +46,10 @@ class Processes:
         processes = []
         try:
             for rank, host in enumerate(placement):
-                line, log = [*command, str(rank), host.address], folder / f"{rank}.log"
-                processes.append(host.start(line, env=environment, out=log))
-            return raise_first_cause([_result(folder, rank, each) for rank, each in enumerate(processes)])
+                line = [*command, str(rank), host.address]
+                processes.append(host.start(line, env=environment, out=folder / f"{rank}.log"))
+            packed = [_written(folder / f"{rank}.result", process) for rank, process in enumerate(processes)]
+            return raise_first_cause([pickle.loads(each) for each in packed])  # noqa: S301 ours
         finally:
             for process in processes:
                 process.kill()
@@ -58,37 +57,53 @@ class Processes:
 
 
 class OnSpark:
-    """Gangs of a Spark standalone cluster, one worker on each host, in Spark's order of ranks."""
+    """Gangs of a Spark standalone cluster with an executor on each host, in Spark's order of ranks.
 
-    def __init__(self, cluster: Standalone) -> None:
-        self._cluster = cluster
+    Each gang has its own cluster and driver.
+
+    Args:
+        folder: a folder that all hosts share.
+        head: the host of the master and the driver.
+    """
+
+    def __init__(self, folder: Path, head: Host) -> None:
+        self._folder, self._head, self._gangs = folder, head, 0
 
     def run(self, work: Work, placement: Sequence[Host]) -> list[Any]:
-        """The values of ``work(world, None)``, as plain data; the placement gives only the number of workers."""
-        file = self._cluster.shared / "work"
-        file.write_bytes(ship(work))
-        values: list[Any] = self._cluster.driver().call(drive, file, len(placement)).result(LONGEST)
+        """The values of ``work(world, None)``, where ``placement`` has the host of each executor."""
+        self._gangs += 1
+        folder = self._folder / f"gang-{self._gangs}"
+        folder.mkdir()
+        (folder / "work").write_bytes(ship(work))
+        with standalone(str(folder), hosts=[self._head, *placement]) as url:
+            line = [sys.executable, "-m", "benchmarks.slow_links.gangs", str(folder), url, self._head.address]
+            environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_DIRS": str(folder)}
+            driver = self._head.start([*line, str(len(placement))], env=environment, out=folder / "driver.log")
+            values: list[Any] = pickle.loads(_written(folder / "driver.result", driver))  # noqa: S301 ours
+            driver.wait(MEETING)
         return values
 
 
-def drive(file: str, size: int) -> list[Any]:
-    """Run a gang in the driver's session."""
-    return SparkCluster(SparkSession.active(), size, timeout=PATIENCE).gang(unship(Path(file).read_bytes()))
+def drive(folder: Path, url: str, address: str, size: int) -> None:
+    """The driver of a gang."""
+    network = {"spark.driver.host": address, "spark.driver.bindAddress": address}
+    with session("slow links", executors=size, mebibytes=1024, master=url, **network) as spark:
+        values = SparkCluster(spark, size, timeout=PATIENCE).gang(unship((folder / "work").read_bytes()))
+        _write(folder / "driver.result", pickle.dumps(values))
 
 
-def _result(folder: Path, rank: int, process: subprocess.Popen[bytes]) -> WorkerResult:
-    file = folder / f"{rank}.result"
-    until(lambda: file.exists() or process.poll() is not None, f"the result of rank {rank}", timeout=LONGEST)
+def _written(file: Path, process: subprocess.Popen[bytes]) -> bytes:
+    """The bytes that a process writes into a file; its log is beside the file."""
+    until(lambda: file.exists() or process.poll() is not None, str(file), timeout=LONGEST)
     if not file.exists():
-        log = (folder / f"{rank}.log").read_text(errors="replace")
-        raise RuntimeError(f"rank {rank} ended with {process.returncode} and without a result:\n{log}")
-    result: WorkerResult = pickle.loads(file.read_bytes())  # noqa: S301 a process that this one started wrote it
-    return result
+        log = file.with_suffix(".log").read_text(errors="replace")
+        raise RuntimeError(f"a process ended with {process.returncode} and without {file.name}:\n{log}")
+    return file.read_bytes()
 
 
-def main(folder: Path, rank: int, address: str) -> None:
+def serve(folder: Path, rank: int, address: str) -> None:
     """One worker; the workers exchange their lines by files in ``folder``."""
-    task: WorkerTask = pickle.loads((folder / "task").read_bytes())  # noqa: S301 the process that started this one wrote it
+    task: WorkerTask = pickle.loads((folder / "task").read_bytes())  # noqa: S301 ours
 
     def exchange(line: str) -> list[str]:
         _write(folder / f"{rank}.line", line.encode())
@@ -105,4 +120,8 @@ def _write(file: Path, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    folder, *words = sys.argv[1:]
+    if len(words) == 2:
+        serve(Path(folder), int(words[0]), words[1])
+    else:
+        drive(Path(folder), words[0], words[1], int(words[2]))

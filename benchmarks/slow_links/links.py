@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.hosts import Host
 from benchmarks.slow_links.gangs import OnSpark, Processes
 from benchmarks.slow_links.network import lacking, network, shape, single_packets
 from benchmarks.slow_links.training import Run, Steps
-from tests.hosts.hosts import Host
-from tests.hosts.standalone import Standalone
 
+HEAD = "head"  # of the master and the driver
 HOSTS = ("one", "two", "three", "four")
 
 
@@ -56,9 +56,8 @@ def links(args: argparse.Namespace) -> Iterator[Links]:
     if (reason := lacking()) is not None:
         sys.exit(f"skipped: {reason}")
     names = HOSTS[: args.hosts]
-    with ExitStack() as stack:
-        hosts = stack.enter_context(network([*(["head"] if args.spark else []), *names]))
-        gangs = OnSpark(stack.enter_context(Standalone(hosts))) if args.spark else Processes(hosts.folder)
+    with network([*([HEAD] if args.spark else []), *names]) as hosts:
+        gangs = OnSpark(hosts.folder, hosts[HEAD]) if args.spark else Processes(hosts.folder)
         yield Links(tuple(hosts[name] for name in names), hosts.folder, gangs.run)
 
 

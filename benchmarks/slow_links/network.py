@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from benchmarks.hosts import Host, Hosts, missing
 from sparkdl.cluster.shutdown import TERMINATED
-from tests.hosts.hosts import Host, Hosts, missing
 
 INTERFACE = "eth0"  # of a host's end of its cable
 LATENCY = "50ms"  # a packet that would wait longer is dropped, as by a switch
