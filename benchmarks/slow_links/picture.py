@@ -56,8 +56,11 @@ def draw(lines: Sequence[Mapping[str, Any]], file: Path) -> None:
     dots = measured(lines)
     for strategy, points in computed(lines).items():
         (line,) = axes.plot(*zip(*points, strict=True), label=strategy)
-        axes.plot(*zip(*dots.get(strategy, []), strict=True), "o", color=line.get_color())
+        if strategy in dots:
+            axes.plot(*zip(*dots[strategy], strict=True), "o", color=line.get_color())
     axes.set(xscale="log", yscale="log", xlabel="bandwidth, Mbit/s", ylabel=f"seconds to an accuracy of {target:g}")
+    rates = sorted({line["mbit"] for line in lines if line["measurement"] == "seconds"})
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axes.grid(visible=True, which="both", alpha=0.3)
     axes.legend()
     with mpl.rc_context({"svg.hashsalt": "sparkdl"}):  # a repeated picture has the same bytes
