@@ -39,7 +39,7 @@ ORDERS = {"host order": ("aabb", 0.70), "interleaved": ("abab", 0.36)}
 
 
 def measure_target(args: argparse.Namespace) -> float | None:
-    """How many times sooner than the baseline each family reaches the accuracy, as a share of its bar."""
+    """How many times faster each family reaches the accuracy than the baseline, as a share of its bar."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in _chosen(args)}
     with links(args) as slow:
         slow.shape(args.mbit)
@@ -57,7 +57,7 @@ def measure_target(args: argparse.Namespace) -> float | None:
     shares = []
     for family, bar in BARS.items():
         if best := max((times[name] for name in times if CANDIDATES[name].family == family), default=0.0):
-            print(f"best of {family}: {best:.3g} times as soon as {BASELINE} (bar: at least {bar:g})")
+            print(f"best of {family}: {best:.3g} times faster than {BASELINE} (bar: at least {bar:g})")
             shares.append(bar / best)
     return max(shares, default=None)
 

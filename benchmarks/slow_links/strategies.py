@@ -12,7 +12,7 @@ from sparkdl.training.strategies import Strategy
 BASELINE = "AllReduce"
 
 BARS = {"periodic": 5.0, "compressed": 3.0}
-"""Family -> how many times sooner than the baseline its best strategy has to reach the target."""
+"""Family -> how many times faster than the baseline its best strategy has to reach the target."""
 
 
 @dataclass(frozen=True)
