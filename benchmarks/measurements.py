@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.pairs import environment, verdict
 
-Measures = Mapping[str, Callable[[argparse.Namespace], float]]
-"""Name -> function that measures, and returns the figure as a share of its bar: at most 1 if the bar is met."""
+Measures = Mapping[str, Callable[[argparse.Namespace], float | None]]
+"""Name -> function that measures, and returns the figure as a share of its bar: at most 1 if the bar is met; None if it
+has no bar."""
 
 
 def run_measurements(
@@ -32,7 +33,11 @@ def run_measurements(
     figures = {}
     for name in args.names or measures:
         print(flush=True)
-        figures[name] = measures[name](args)
+        if (figure := measures[name](args)) is not None:
+            figures[name] = figure
+    if not figures:
+        print("\nno measurement has a bar")
+        return
     shares = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
     print("\nof each bar:", shares, "- the largest counts")
     print(verdict(max(figures.values()), bar))

@@ -12,6 +12,11 @@ import pytest
 
 from benchmarks.pairs import Pairs, Side, interleave, verdict
 from benchmarks.recovery.saving import CheckpointWatch, Lost
+from benchmarks.slow_links.links import block_seconds, counted_per_step, reached, sent_per_step
+from benchmarks.slow_links.network import bucket, bytes_sent
+from benchmarks.slow_links.picture import computed, measured
+from benchmarks.slow_links.strategies import BARS, BASELINE, CANDIDATES
+from benchmarks.slow_links.training import Run
 from tests.telemetry.html.looking import find_browser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,6 +107,67 @@ def test_checkpoint_needs_steps_to_compare_with():
     ends = list(accumulate([1.0] * 20))
     with pytest.raises(RuntimeError, match="only 3 steps around the checkpoint after step 10"):
         Lost.of(CheckpointWatch(ends, {10: ends[15] + 0.5}), 9, 10, 19)
+
+
+# ---- slow links ---------------------------------------------------------------------------------------------------
+
+COUNTERS = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
+    lo:   70140     810 0 0 0 0 0 0    70140     810 0 0 0 0 0 0
+  eth0: 1234567    9876 0 0 0 0 0 0  7654321    8765 0 0 0 0 0 0
+ eth01:     111       1 0 0 0 0 0 0      222       2 0 0 0 0 0 0
+"""
+
+
+def test_sent_bytes_are_the_ninth_counter_of_an_interface():
+    assert bytes_sent(COUNTERS) == 7_654_321
+    assert bytes_sent(COUNTERS, "eth01") == 222
+    with pytest.raises(ValueError, match="no interface 'eth2'"):
+        bytes_sent(COUNTERS, "eth2")
+
+
+@pytest.mark.parametrize(("mbit", "burst"), [(10, "131072b"), (100, "131072b"), (1000, "250000b")])
+def test_bucket_holds_two_packets_or_two_milliseconds(mbit, burst):
+    words = bucket("space", "eth0", mbit)
+    assert words[:3] == ["tc", "-n", "space"]
+    assert words[words.index("rate") + 1] == f"{mbit}000000bit"
+    assert words[words.index("burst") + 1] == burst
+
+
+def rank_of(host, ends, sent, **more):
+    return Run(**{"host": host, "ends": ends, "gradients": 0.1, "counted": 50, "sent": sent, "idle": 5.0} | more)
+
+
+def test_slowest_rank_counts_and_workers_of_a_host_share_its_cable():
+    first = rank_of("one", [1.0, 2.0, 3.0, 4.0], 420, accuracies={2: 0.8, 4: 0.9})
+    runs = [first, rank_of("one", [1.0, 2.5, 3.0, 4.0], 420, accuracies={})]
+    runs.append(rank_of("two", [1.0, 2.0, 3.0, 6.0], 430, accuracies={}))
+    assert block_seconds(runs, 2) == [1.25, 1.75]
+    assert reached(runs, 0.9) == (4, 6.0)
+    assert reached(runs, 0.8) == (2, 2.5)
+    assert reached(runs, 0.95) is None
+    assert counted_per_step(runs) == 150
+    assert sent_per_step(runs) == (420 - 5 * 4 + 430 - 5 * 6) / 4
+
+
+def test_candidates_have_known_families_and_the_baseline_has_none():
+    assert CANDIDATES[BASELINE].family == ""
+    assert {candidate.family for candidate in CANDIDATES.values()} <= {"", *BARS}
+    assert all(candidate.period >= 1 for candidate in CANDIDATES.values())
+
+
+def test_picture_multiplies_steps_by_seconds_a_step():
+    lines = [
+        {"measurement": "target", "strategy": "a", "mbit": 100.0, "steps": steps, "seconds": seconds}
+        for steps, seconds in ((10, 20.0), (12, 30.0), (14, 22.0), (None, None))
+    ]
+    lines += [
+        {"measurement": "seconds", "strategy": strategy, "mbit": mbit, "seconds_per_step": each}
+        for strategy, mbit, each in (("a", 1000.0, 0.5), ("a", 10.0, 9.0), ("b", 10.0, 1.0))
+    ]
+    assert measured(lines) == {"a": [(100.0, 22.0)]}
+    assert computed(lines) == {"a": [(10.0, 108.0), (1000.0, 6.0)]}
 
 
 # ---- small runs -------------------------------------------------------------------------------------------------

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.hosts import ended, until
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import WorkerLost
 from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, columns, fit, logged, table, training
 from tests.faults import Fault
-from tests.hosts.hosts import ended, until
 from tests.sessions import ROOT, command
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.hosts import LONG, until
 from sparkdl.errors import InvalidInput
 from tests.faults import Fault, flip
 from tests.faults.rounds import DRIVER, PARTS, ROUNDS, assert_undisturbed, calls, checkpoints, locally, rows, run, saved
-from tests.hosts.hosts import LONG, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 

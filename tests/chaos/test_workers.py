@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.hosts import until
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
@@ -20,7 +21,6 @@ from sparkdl.training.strategies.local_sgd import LocalSGD
 from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, undisturbed
 from tests.faults import PHASES, Fault
-from tests.hosts.hosts import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 

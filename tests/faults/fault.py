@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from tests.hosts.hosts import until
+from benchmarks.hosts import until
 
 PHASES = (
     *("decode", "joined", "feed", "backward", "reduce", "step"),

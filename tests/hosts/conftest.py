@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.hosts import Hosts, missing
 from tests.hosts import drivers
 from tests.hosts.driving import PATIENCE
-from tests.hosts.hosts import Hosts, missing
 from tests.hosts.standalone import Standalone
 
 

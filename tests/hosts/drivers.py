@@ -22,6 +22,7 @@ import torch
 from pyspark.sql import SparkSession
 from torch import Tensor, nn
 
+from benchmarks.hosts import until
 from sparkdl import TorchClassifier, TorchModel
 from sparkdl.cli.commands import run
 from sparkdl.cluster.group.world import World
@@ -39,7 +40,6 @@ from tests.chaos import runs
 from tests.contracts import work
 from tests.faults import Fault, rounds
 from tests.faults.fault import executor_of
-from tests.hosts.hosts import until
 from tests.ml import rows
 from tests.sessions import frame
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.hosts.hosts import LONG, until
+from benchmarks.hosts import LONG, until
 from tests.sessions import session
 
 LOST = 10

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from benchmarks.hosts import Host, Hosts, until
 from tests.hosts.driving import LOST, Driver, serve, settle
-from tests.hosts.hosts import Host, Hosts, until
 from tests.sessions import ROOT, command
 
 _SPARK = Path(pyspark.__file__).parent

@@ -7,10 +7,10 @@ import signal
 
 import pytest
 
+from benchmarks.hosts import ended, until
 from tests.chaos.runs import STEPS, check_checkpoints, check_rows, logged
 from tests.faults.fault import executor_of
 from tests.hosts import drivers
-from tests.hosts.hosts import ended, until
 from tests.ml.rows import ROWS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.hosts import until
 from sparkdl import Bagging, ParallelSGD, TorchClassifier
 from sparkdl.errors import InvalidInput, Stopped
 from sparkdl.io.threads import in_background
-from tests.hosts.hosts import until
 from tests.ml import nets
 from tests.ml.rows import ROWS, Steps, classifier, regressor
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from torch import nn
 
+from benchmarks.hosts import until
 from sparkdl import TorchRegressor
-from tests.hosts.hosts import until
 from tests.sessions import frame
 
 

@@ -16,12 +16,12 @@ from py4j.finalizer import ThreadSafeFinalizer
 from py4j.protocol import Py4JError
 from torch import nn
 
+from benchmarks.hosts import until
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.training.objective import Objective
-from tests.hosts.hosts import until
 from tests.sessions import frame
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
