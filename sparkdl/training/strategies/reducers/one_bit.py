@@ -256,11 +256,11 @@ class _Coder:
             Q^-1 of the code; without ``out`` the next call overwrites it.
         """
         space = self._space(a.shape)
-        q = torch.ge(a, 0, out=space.q)
-        ones = q.sum(1, keepdim=True)
-        high = torch.clamp_min(a, 0, out=space.positive).sum(1, keepdim=True)
-        low = torch.sum(a, 1, keepdim=True, out=code.low).sub_(high).div_((a.shape[1] - ones).clamp_min_(1))
-        torch.sub(high.div_(ones.clamp_min_(1)), low, out=code.gap)
+        high = torch.clamp_min(a, 0, out=space.q).sum(1, keepdim=True)
+        torch.sum(a, 1, keepdim=True, out=code.low).sub_(high)
+        ones = torch.ge(a, 0, out=space.q).sum(1, keepdim=True)
+        code.low.div_((a.shape[1] - ones).clamp_min_(1))
+        torch.sub(high.div_(ones.clamp_min_(1)), code.low, out=code.gap)
         # A sum of eight different powers of two is exact in every precision that a backend may use for products.
         torch.mm(space.eights, self._powers, out=space.bytes)
         code.bits.copy_(space.bytes[:, 0])
@@ -285,7 +285,6 @@ class _Space:
 
     def __init__(self, like: Tensor, shape: torch.Size) -> None:
         elements = shape.numel()
-        self.positive = like.new_empty(shape)
         self.eights = like.new_zeros(-(-elements // 8), 8)  # q, and zeros up to a multiple of eight
         self.q = self.eights.view(-1)[:elements].view(shape)
         self.bytes = like.new_empty(len(self.eights), 1)
