@@ -8,7 +8,8 @@
     reduce-scatter                     (N - 1) alpha +   (N - 1)/N M/B
     all-gather of M bytes of each      (N - 1) alpha +   (N - 1)   M/B
     all-to-all of M/N bytes            (N - 1) alpha +   (N - 1)/N M/B
-    broadcast or reduce by a tree  ceil(log2 N) (alpha + M/B)
+    reduce to one worker by a ring           N alpha + 2 (N - 1)/N M/B
+    broadcast by a tree            ceil(log2 N) (alpha + M/B)
     exchange with k neighbours               alpha + k M/B
     S parameter servers                    2 alpha + 2 N M/(S B)
 
@@ -105,8 +106,15 @@ def all_to_all(size: float, hosts: Hosts) -> Traffic:
     return Traffic(sent, workers - 1, busiest * part)
 
 
+def reduce(size: float, hosts: Hosts) -> Traffic:
+    """Rank 0 gets the sum of ``size`` bytes: a reduce-scatter by a ring, and its parts, as gloo does it."""
+    workers = len(hosts)
+    parts = _round(size / workers, hosts, [(rank, 0) for rank in range(1, workers)])
+    return reduce_scatter(size, hosts) + parts
+
+
 def broadcast(size: float, hosts: Hosts) -> Traffic:
-    """Rank 0 sends ``size`` bytes to all others, by a binomial tree; a reduction to rank 0 costs the same."""
+    """Rank 0 sends ``size`` bytes to all others, by a binomial tree."""
     workers = len(hosts)
     distances = [1 << power for power in range(ceil(log2(workers)))]
     return total(
@@ -152,9 +160,10 @@ def layered(size: float, groups: Sequence[Hosts]) -> Traffic:
     """
     workers = sum(map(len, groups))
     between = all_reduce(size, [group[0] for group in groups])
-    inside = max((broadcast(size, group) for group in groups), key=lambda one: (one.link_bytes, one.local_bytes)) * 2
-    sent = 2 * size * (workers - len(groups)) + between.bytes * len(groups)
-    return replace(inside + between, bytes=sent / workers)
+    inside = [reduce(size, group) + broadcast(size, group) for group in groups]
+    longest = max(inside, key=lambda one: (one.link_bytes, one.local_bytes))
+    sent = between.bytes * len(groups) + sum(one.bytes * len(group) for one, group in zip(inside, groups, strict=True))
+    return replace(longest + between, bytes=sent / workers)
 
 
 def _round(size: float, hosts: Hosts, pairs: Sequence[tuple[int, int]]) -> Traffic:

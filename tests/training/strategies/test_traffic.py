@@ -18,6 +18,7 @@ from sparkdl.training.strategies.traffic import (
     neighbours,
     one_per_host,
     parameter_server,
+    reduce,
     reduce_scatter,
 )
 
@@ -61,8 +62,16 @@ def test_broadcast_reaches_all_workers_by_a_tree():
         assert traffic.bytes == pytest.approx((workers - 1) / workers * SIZE)  # each but the root receives once
 
 
+def test_reduce_sends_the_parts_of_a_reduce_scatter_to_one_worker():
+    for workers in (2, 3, 8):
+        traffic, share = reduce(SIZE, one_per_host(workers)), (workers - 1) / workers * SIZE
+        assert traffic.messages == workers
+        assert traffic.link_bytes == pytest.approx(2 * share)
+        assert traffic.bytes * workers == pytest.approx((workers - 1) * SIZE + share)
+
+
 def test_one_worker_sends_nothing():
-    for collective in (all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, halving_doubling):
+    for collective in (all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, reduce, halving_doubling):
         assert collective(SIZE, one_per_host(1)) == Traffic()
     assert neighbours(SIZE, one_per_host(1), (1, -1)) == Traffic()
 
@@ -109,7 +118,8 @@ def test_layered_reduction_crosses_links_with_one_worker_per_host():
     between = all_reduce(SIZE, one_per_host(3))
     traffic = layered(SIZE, ["aa", "bb", "cc"])
     assert (traffic.messages, traffic.link_bytes) == (between.messages, between.link_bytes)
-    assert (traffic.local_messages, traffic.local_bytes) == (2, 2 * SIZE)
-    assert traffic.bytes == pytest.approx((6 * SIZE + 3 * between.bytes) / 6)  # 3 workers reduce, 3 leaders answer
+    assert (traffic.local_messages, traffic.local_bytes) == (3, 2.5 * SIZE)
+    # Inside a host, the leader sends half of the bytes to reduce and all to answer, the other worker all to reduce.
+    assert traffic.bytes == pytest.approx((2.5 * SIZE + between.bytes) / 2)
     assert layered(SIZE, ["a", "b", "c"]) == between
-    assert layered(SIZE, ["ab", "cd"]).messages == 2 + 2  # groups across hosts use their links
+    assert layered(SIZE, ["ab", "cd"]).messages == 3 + 2  # groups across hosts use their links
