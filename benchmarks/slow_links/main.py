@@ -24,7 +24,7 @@ from benchmarks.slow_links.links import (
     sent_per_step,
     spread,
 )
-from benchmarks.slow_links.strategies import BARS, BASELINE, CANDIDATES, layered
+from benchmarks.slow_links.strategies import BARS, BASELINE, CANDIDATES, LAYERED
 from benchmarks.slow_links.training import PARAMETERS, Steps
 
 BAR = "at most 1"
@@ -116,23 +116,20 @@ def measure_wire(args: argparse.Namespace) -> float:
     return max(shares)
 
 
-def measure_layered(args: argparse.Namespace) -> float | None:
+def measure_layered(args: argparse.Namespace) -> float:
     """Bytes across the link between two hosts of two workers, in layers against flat, as a share of the bar."""
     if args.spark:
         sys.exit("layered needs an order of ranks, which Spark chooses itself: run it without --spark")
-    strategy, shares = layered(), []
+    shares = []
     with links(args) as slow:
         slow.shape(1000.0)
         for name, (order, bar) in ORDERS.items():
             flat = _across(slow, order, CANDIDATES[BASELINE].strategy)
             print(f"flat, ranks in {name} ({order}): {flat / 1e6:.4g} MB a step across the link, both directions")
-            if strategy is not None:
-                layers = _across(slow, order, strategy)
-                print(f"in layers: {layers / 1e6:.4g} MB; ratio {layers / flat:.3g} (bar: at most {bar:g})")
-                shares.append(layers / flat / bar)
-    if strategy is None:
-        print("there is no reducer Layered yet: only flat all-reduce was measured")
-    return max(shares, default=None)
+            layers = _across(slow, order, LAYERED)
+            print(f"in layers: {layers / 1e6:.4g} MB; ratio {layers / flat:.3g} (bar: at most {bar:g})")
+            shares.append(layers / flat / bar)
+    return max(shares)
 
 
 def _across(slow: Links, order: str, strategy: Any) -> float:

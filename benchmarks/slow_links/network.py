@@ -21,7 +21,7 @@ from sparkdl.cluster.shutdown import TERMINATED
 
 INTERFACE = "eth0"  # of a host's end of its cable
 LATENCY = "50ms"  # a packet that would wait longer is dropped, as by a switch
-PACKET = 64 << 10  # bytes; the largest that Linux hands to a cable at once
+BURST = 16 << 10  # bytes; less than any exchange, so that no strategy travels within the burst
 
 
 def lacking() -> str | None:
@@ -64,9 +64,9 @@ def shape(hosts: Iterable[Host], mbit: float) -> None:
 def bucket(namespace: str, interface: str, mbit: float) -> list[str]:
     """The command that limits what an interface sends.
 
-    The burst is 2 ms of the rate, and at least two of the largest packets.
+    The burst is 2 ms of the rate, and at least ``BURST``; ``tc`` splits larger packets.
     """
-    burst = max(2 * PACKET, round(mbit * 1e6 / 8 * 0.002))
+    burst = max(BURST, round(mbit * 1e6 / 8 * 0.002))
     limit = ["tbf", "rate", f"{round(mbit * 1e6)}bit", "burst", f"{burst}b", "latency", LATENCY]
     return ["tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", *limit]
 

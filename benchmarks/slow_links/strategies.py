@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pkgutil
 from dataclasses import dataclass
 
-from docs.examples.reducer import HalfPrecision
-from sparkdl import AllReduce
+from sparkdl import AllReduce, Cast, ElasticAveraging, Gossip, Layered, LocalSGD, OneBit, PowerSGD, TopK
 from sparkdl.training.strategies import Strategy
 
 BASELINE = "AllReduce"
@@ -32,14 +30,14 @@ class Candidate:
 
 CANDIDATES = {
     BASELINE: Candidate(AllReduce()),
-    "bfloat16": Candidate(AllReduce(reduce=HalfPrecision()), family="compressed"),
+    "LocalSGD(16)": Candidate(LocalSGD(16), 16, "periodic"),
+    "ElasticAveraging(16)": Candidate(ElasticAveraging(16, beta=0.9), 16),
+    "Gossip(ring, 16)": Candidate(Gossip("ring", 16), 16),
+    "Cast(bf16)": Candidate(AllReduce(reduce=Cast("bf16")), family="compressed"),
+    "TopK(0.01)": Candidate(AllReduce(reduce=TopK(0.01)), family="compressed"),
+    "OneBit": Candidate(AllReduce(reduce=OneBit(warmup=0)), family="compressed"),
+    "PowerSGD(4)": Candidate(AllReduce(reduce=PowerSGD(4, warmup=0)), family="compressed"),
 }
 
-
-def layered() -> Strategy | None:
-    """All-reduce in layers: first within each host, then between the hosts; None if sparkdl has none."""
-    try:
-        reducer = pkgutil.resolve_name("sparkdl.training.strategies.reducers.layered:Layered")
-    except (ImportError, AttributeError):
-        return None
-    return AllReduce(reduce=reducer())
+LAYERED = AllReduce(reduce=Layered())
+"""All-reduce inside each host, then between the hosts."""

@@ -21,8 +21,22 @@ from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.cost_model import Cost, described
+from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
+from sparkdl.training.strategies.gossip import Gossip
+from sparkdl.training.strategies.local_sgd import LocalSGD
+from sparkdl.training.strategies.reducers.cast import Cast
+from sparkdl.training.strategies.reducers.layered import Layered
+from sparkdl.training.strategies.reducers.one_bit import OneBit
+from sparkdl.training.strategies.reducers.powersgd import PowerSGD
+from sparkdl.training.strategies.reducers.topk import TopK
 
-STRATEGIES: tuple[Strategy, ...] = (AllReduce(),)
+STRATEGIES: tuple[Strategy, ...] = (
+    AllReduce(),
+    *(AllReduce(reduce=reduce) for reduce in (Layered(), Cast(), TopK(), OneBit(), PowerSGD())),
+    LocalSGD(every=10),
+    ElasticAveraging(every=10),
+    Gossip(every=10),
+)
 """The rows of the table."""
 
 

@@ -113,8 +113,11 @@ class Group:
         staged = tensor.cpu() if peers and dist.get_backend(self.handle) == "gloo" else tensor
         received = [torch.empty_like(staged, memory_format=torch.contiguous_format) for _ in peers]
         with reaching_peers():
-            messages: list[tuple[Any, Tensor, int]] = [(dist.isend, staged.contiguous(), peer) for peer in peers]
-            messages += [(dist.irecv, other, peer) for other, peer in zip(received, peers, strict=True)]
+            # Receives first: gloo sends a tensor when its receiver is ready; that message must not queue behind data.
+            messages: list[tuple[Any, Tensor, int]] = [
+                *((dist.irecv, other, peer) for other, peer in zip(received, peers, strict=True)),
+                *((dist.isend, staged.contiguous(), peer) for peer in peers),
+            ]
             pending = [dist.P2POp(kind, part, group=self.handle, group_peer=peer) for kind, part, peer in messages]
             for work in dist.batch_isend_irecv(pending) if pending else ():
                 work.wait()

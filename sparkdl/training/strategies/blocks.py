@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.telemetry.emit import notify
 from sparkdl.telemetry.step_timer import enter_phase
-from sparkdl.training.strategies.buckets import make_buckets
+from sparkdl.training.strategies.buckets import Bucket, make_buckets
+from sparkdl.training.strategies.cost_model import Exchange, every_nth
 from sparkdl.training.strategies.reducers import Reducer
 from sparkdl.training.strategies.reducers.exact import Exact
+from sparkdl.training.strategies.traffic import Hosts
 
 BUCKET_BYTES = 25 << 20
 
@@ -92,6 +94,11 @@ class ParameterSum:
         for bucket in self.buckets:
             bucket.used.fill_(1)
         enter_phase("update")
+
+
+def block_exchanges(every: int, reduce: Reducer | None, buckets: Sequence[Bucket], hosts: Hosts) -> Sequence[Exchange]:
+    """The exchanges of a mean step, if blocks have ``every`` steps; buffers excluded."""
+    return every_nth(every, [(reduce or Exact()).traffic(bucket, hosts) for bucket in buckets])
 
 
 def by_index(tensors: Sequence[Tensor]) -> dict[int, Tensor]:

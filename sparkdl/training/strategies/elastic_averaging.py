@@ -14,25 +14,29 @@ All workers count the same, whatever their rows, as in the paper, where each one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import equalise
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, by_index
+from sparkdl.training.strategies import Strategy, equalise
+from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, block_exchanges, by_index
+from sparkdl.training.strategies.buckets import make_buckets
+from sparkdl.training.strategies.cost_model import Exchange
 from sparkdl.training.strategies.hyperparameters import check, check_integers
 from sparkdl.training.strategies.reducers import Reducer
+from sparkdl.training.strategies.traffic import Hosts
 
 
 @dataclass(frozen=True)
-class ElasticAveraging:
+class ElasticAveraging(Strategy):
     """EASGD: workers train alone, and every few steps a spring pulls them and a common center together.
 
     Validation, early stopping, the best weights and the result take the center; training continues from each worker's
@@ -66,6 +70,10 @@ class ElasticAveraging:
         """Broadcast the weights of rank 0, which are the first center, and attach to the replica."""
         equalise(replica, group)
         return ElasticAveragingSync(self, replica, group)
+
+    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
+        """One exchange per bucket at the end of each block."""
+        return block_exchanges(self.every, self.reduce, make_buckets(parameters, self.bucket_bytes), hosts)
 
 
 class ElasticAveragingSync:

@@ -18,10 +18,12 @@ Accelerating gossip SGD with periodic global averaging, ICML 2021.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
@@ -29,15 +31,18 @@ from sparkdl.data.sampler import generator
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import equalise
+from sparkdl.training.strategies import Strategy, equalise, traffic
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum
+from sparkdl.training.strategies.buckets import make_buckets
+from sparkdl.training.strategies.cost_model import Exchange, every_nth
 from sparkdl.training.strategies.hyperparameters import check, check_integers
+from sparkdl.training.strategies.traffic import Hosts
 
 GRAPHS = ("ring", "random")
 
 
 @dataclass(frozen=True)
-class Gossip:
+class Gossip(Strategy):
     """Workers train alone, and every few steps each one averages its weights with its neighbours.
 
     Each epoch's end sets all replicas to their mean, so that validation, the result and checkpoints have equal
@@ -70,6 +75,15 @@ class Gossip:
         """Broadcast the weights of rank 0, and attach to the replica."""
         equalise(replica, group)
         return GossipSync(self, replica, group)
+
+    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
+        """One exchange per bucket at the end of each block, with the neighbours.
+
+        A random pair counts as half the ranks apart.
+        """
+        workers, buckets = len(hosts), make_buckets(parameters, self.bucket_bytes)
+        hops, paired = ((1, -1), 1.0) if self.graph == "ring" else ((workers // 2,), (workers - workers % 2) / workers)
+        return every_nth(self.every, [traffic.neighbours(one.buffer.nbytes, hosts, hops) * paired for one in buckets])
 
 
 def neighbours(strategy: Gossip, rank: int, size: int, exchange: int) -> list[int]:

@@ -26,11 +26,12 @@ w is the latter. SlowMo divides v by the inner learning rate: with a constant on
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
@@ -38,16 +39,19 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import average_buffers, equalise
+from sparkdl.training.strategies import Strategy, average_buffers, equalise
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, by_index
+from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, block_exchanges, by_index
+from sparkdl.training.strategies.buckets import make_buckets
+from sparkdl.training.strategies.cost_model import Exchange
 from sparkdl.training.strategies.hyperparameters import check, check_integers
 from sparkdl.training.strategies.outer_update import outer_update
 from sparkdl.training.strategies.reducers import Reducer
+from sparkdl.training.strategies.traffic import Hosts
 
 
 @dataclass(frozen=True)
-class LocalSGD:
+class LocalSGD(Strategy):
     """Workers train alone for ``every`` steps, then take one outer step on the mean of their changes.
 
     Each epoch's end ends the block, so that validation, the result and checkpoints have equal replicas. Optimizer,
@@ -135,6 +139,10 @@ class LocalSGD:
         """Broadcast the weights of rank 0, and attach to the replica."""
         equalise(replica, group)
         return LocalSGDSync(self, replica, group)
+
+    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
+        """One exchange per bucket at the end of each block."""
+        return block_exchanges(self.every, self.reduce, make_buckets(parameters, self.bucket_bytes), hosts)
 
 
 class LocalSGDSync:

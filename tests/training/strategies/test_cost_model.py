@@ -13,7 +13,11 @@ from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.cost_model import LOOPBACK, Exchange, Link, cost, described, every_nth, shapes_of
+from sparkdl.training.strategies.reducers.cast import Cast
 from sparkdl.training.strategies.reducers.exact import Exact
+from sparkdl.training.strategies.reducers.one_bit import OneBit
+from sparkdl.training.strategies.reducers.powersgd import PowerSGD
+from sparkdl.training.strategies.reducers.topk import TopK
 from sparkdl.training.strategies.traffic import Traffic, all_reduce, halving_doubling, one_per_host, parameter_server
 
 
@@ -37,6 +41,14 @@ def explained(workers, *, bandwidth=100.0, latency=1e-3, **settings):
 
 
 # ---- one source of truth -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("reduce", [Cast(), TopK(0.1), OneBit(0), PowerSGD(2, 0)], ids=lambda one: type(one).__name__)
+def test_model_predicts_the_bytes_that_a_compressed_reduction_counts(workers, reduce):
+    buckets = make_buckets([*MODEL.parameters()], 1 << 20)
+    counted = reduce.open(buckets, SimpleNamespace(size=workers, rank=0)).bytes_per_step
+    assert counted == AllReduce(reduce, 1 << 20).explain(MODEL, workers, 100.0, 1e-3).bytes
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])

@@ -19,10 +19,10 @@ import torch
 from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import PendingReduce
-from sparkdl.training.strategies.reducers.exact import ring_bytes
+from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange
 from sparkdl.training.strategies.reducers.residuals import check_real
+from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce, at_once
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -44,23 +44,28 @@ class Cast:
     def open(self, buckets: Sequence[Bucket], group: Group) -> CastReduction:
         """Open the reducer."""
         check_real(self, buckets)
-        return CastReduction(DTYPES[self.dtype], buckets, group)
+        return CastReduction(self, buckets, group)
+
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+        """Ring all-reduces of half-precision gradients and of the uncompressed counts."""
+        values = bucket.buffer.numel() - len(bucket.used)
+        sizes = (DTYPES[self.dtype].itemsize * values, bucket.used.nbytes)
+        return at_once(all_reduce(size, hosts) for size in sizes)
 
 
 class CastReduction:
     """The backend's all-reduce of rounded gradients; it has no state."""
 
-    def __init__(self, dtype: torch.dtype, buckets: Sequence[Bucket], group: Group) -> None:
-        self._group = group
-        self._used = [bucket.used for bucket in buckets]
+    def __init__(self, reducer: Cast, buckets: Sequence[Bucket], group: Group) -> None:
+        self._reducer, self._buckets, self._group = reducer, buckets, group
+        dtype = DTYPES[reducer.dtype]
         gradients = {bucket.index: bucket.buffer[: -len(bucket.used)] for bucket in buckets}
         self._casts = {index: (full, torch.empty_like(full, dtype=dtype)) for index, full in gradients.items()}
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends by the ring: half-precision gradients, and uncompressed counts."""
-        sizes = [half.nbytes for _, half in self._casts.values()] + [used.nbytes for used in self._used]
-        return sum(ring_bytes(size, self._group.size) for size in sizes)
+        return sent_bytes(self._reducer, self._buckets, self._group.size)
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Round the gradients and start their all-reduce; half precision could not count many workers."""

@@ -40,6 +40,7 @@ from sparkdl.io.threads import in_background
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce
 from sparkdl.training.strategies.reducers.exact import ring_bytes
+from sparkdl.training.strategies.traffic import Hosts, Traffic, layered
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,16 @@ class Layered:
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> LayeredReduction:
         """Open the reducer; this connects the workers of each subgroup, and the leaders."""
-        return LayeredReduction(
-            buckets, group, by_host if self.inner is None else partial(consecutive, size=self.inner)
-        )
+        return LayeredReduction(buckets, group, self._rule)
+
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+        """Inside the subgroups, and a ring of their leaders."""
+        groups = self._rule([*map(str, hosts)])
+        return layered(bucket.buffer.nbytes, [[hosts[rank] for rank in group] for group in groups])
+
+    @property
+    def _rule(self) -> Rule:
+        return by_host if self.inner is None else partial(consecutive, size=self.inner)
 
 
 class LayeredReduction:

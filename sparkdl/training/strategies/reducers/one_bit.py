@@ -38,7 +38,14 @@ from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce
 from sparkdl.training.strategies.reducers.exact import ring_bytes
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange, TwoExchanges
-from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, load_tensors, zero_residual
+from sparkdl.training.strategies.reducers.residuals import (
+    check_real,
+    drop_nonfinite_,
+    load_tensors,
+    residual_dtype,
+    zero_residual,
+)
+from sparkdl.training.strategies.traffic import Hosts, Traffic, all_gather, all_reduce, all_to_all, at_once
 
 # Elements that are coded at once: on a CPU they stay in its cache.
 _CPU_BLOCK, _GPU_BLOCK = 1 << 16, 1 << 24
@@ -65,6 +72,17 @@ class OneBit:
         """Open the reducer."""
         check_real(self, buckets)
         return OneBitReduction(self, buckets, group)
+
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+        """After the warm-up: messages to the owners and from them, and the uncompressed gradients."""
+        matrices, exact = _coded(bucket)
+        if not matrices:
+            return all_reduce(bucket.buffer.nbytes, hosts)
+        elements = sum(matrix.numel() for matrix in matrices)
+        residual = torch.empty(elements, dtype=residual_dtype(bucket), device="meta")
+        width = _width([*_deal(matrices, residual, len(hosts))], residual)
+        uncompressed = all_reduce(sum(map(len, exact)) * bucket.buffer.element_size(), hosts)
+        return at_once([all_to_all(len(hosts) * width, hosts), uncompressed]) + all_gather(width, hosts)
 
 
 class OneBitReduction:
@@ -163,10 +181,7 @@ class _Striped:
 
     def __init__(self, bucket: Bucket, group: Group, warmup: int) -> None:
         self._bucket, self._group, self._warmup, self.steps = bucket, group, warmup, 0
-        coded = [gradient.dim() > 1 and gradient.numel() > 0 for gradient in bucket.gradients]
-        matrices = [one.flatten(1) for one, is_coded in zip(bucket.gradients, coded, strict=True) if is_coded]
-        self._exact = [one.flatten() for one, is_coded in zip(bucket.gradients, coded, strict=True) if not is_coded]
-        self._exact.append(bucket.used)
+        matrices, self._exact = _coded(bucket)
         self.uncompressed = torch.cat(self._exact)
         self.residual = zero_residual(bucket, sum(matrix.numel() for matrix in matrices))
         self._stripes = [*_deal(matrices, self.residual, group.size)]
@@ -177,8 +192,7 @@ class _Striped:
             total.view_as(block.gradient)
             for total, block in zip(torch.split(self.stripe_residual, sizes), own.blocks, strict=True)
         ]
-        number = self.residual.element_size()  # the numbers of every message are aligned
-        width = -(-max(stripe.bytes for stripe in self._stripes) // number) * number
+        width = _width(self._stripes, self.residual)
         self.sent = torch.zeros(group.size, width, dtype=torch.uint8, device=self.residual.device)
         self.received, self.owned = torch.zeros_like(self.sent), torch.zeros_like(self.sent[0])
         self._to_owners = [stripe.codes(message) for stripe, message in zip(self._stripes, self.sent, strict=True)]
@@ -291,9 +305,23 @@ class _Space:
         self.index = like.new_empty(len(self.eights), dtype=torch.int32)
 
 
+def _coded(bucket: Bucket) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients that travel as signs, as matrices; the others with the counts of workers, flat."""
+    coded = [gradient.dim() > 1 and gradient.numel() > 0 for gradient in bucket.gradients]
+    matrices = [one.flatten(1) for one, is_coded in zip(bucket.gradients, coded, strict=True) if is_coded]
+    exact = [one.flatten() for one, is_coded in zip(bucket.gradients, coded, strict=True) if not is_coded]
+    return matrices, [*exact, bucket.used]
+
+
+def _width(stripes: Sequence[_Stripe], residual: Tensor) -> int:
+    """Bytes of every stripe's message, in which the numbers are aligned."""
+    number = residual.element_size()
+    return -(-max(stripe.bytes for stripe in stripes) // number) * number
+
+
 def _deal(matrices: Sequence[Tensor], residual: Tensor, workers: int) -> Iterator[_Stripe]:
     """Deal the columns of all parameters into stripes, which differ in size by about one column."""
-    limit = _CPU_BLOCK if residual.device.type == "cpu" else _GPU_BLOCK
+    limit = _GPU_BLOCK if residual.is_cuda else _CPU_BLOCK
     bounds = [len(residual) * rank // workers for rank in range(workers + 1)]
     end = 0
     for low, high in pairwise(bounds):

@@ -37,7 +37,14 @@ from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce
 from sparkdl.training.strategies.reducers.exact import ring_bytes
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange, TwoExchanges
-from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, load_tensors, zero_residual
+from sparkdl.training.strategies.reducers.residuals import (
+    check_real,
+    drop_nonfinite_,
+    load_tensors,
+    residual_dtype,
+    zero_residual,
+)
+from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,28 @@ class PowerSGD:
         """Open the reducer."""
         check_real(self, buckets)
         return PowerSGDReduction(self, buckets, group)
+
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+        """After the warm-up: ring all-reduces of all P with the uncompressed gradients, and of all Q."""
+        matrices, exact = self.split(bucket)
+        if not matrices:
+            return all_reduce(bucket.buffer.nbytes, hosts)
+        number = residual_dtype(bucket).itemsize
+        first = sum(len(matrix) * rank for matrix, rank in matrices) + sum(map(len, exact))
+        second = sum(matrix.shape[1] * rank for matrix, rank in matrices)
+        return all_reduce(number * first, hosts) + all_reduce(number * second, hosts)
+
+    def split(self, bucket: Bucket) -> tuple[list[tuple[Tensor, int]], list[Tensor]]:
+        """The gradients to compress, as matrices with their ranks; the others with the counts of workers, flat."""
+        matrices, exact = [], []
+        for gradient in bucket.gradients:
+            matrix = gradient.flatten(1) if gradient.dim() > 1 else gradient.reshape(1, -1)
+            rank = min(*matrix.shape, self.rank)
+            if sum(matrix.shape) * rank * self.min_compression_rate < matrix.numel() and gradient.dim() > 1:
+                matrices.append((matrix, rank))
+            else:
+                exact.append(gradient.flatten())
+        return matrices, [*exact, bucket.used]
 
 
 class PowerSGDReduction:
@@ -145,15 +174,7 @@ class _LowRank:
 
     def __init__(self, bucket: Bucket, reducer: PowerSGD, generator: torch.Generator) -> None:
         self._bucket, self._warmup, self.steps = bucket, reducer.warmup, 0
-        matrices, self._exact = [], []
-        for gradient in bucket.gradients:
-            matrix = gradient.flatten(1) if gradient.dim() > 1 else gradient.reshape(1, -1)
-            rank = min(*matrix.shape, reducer.rank)
-            if sum(matrix.shape) * rank * reducer.min_compression_rate < matrix.numel() and gradient.dim() > 1:
-                matrices.append((matrix, rank))
-            else:
-                self._exact.append(gradient.flatten())
-        self._exact.append(bucket.used)
+        matrices, self._exact = reducer.split(bucket)
         self.residual = zero_residual(bucket, sum(matrix.numel() for matrix, _ in matrices))
         like, exact = self.residual, sum(map(len, self._exact))
         self.first = like.new_zeros(sum(len(matrix) * rank for matrix, rank in matrices) + exact)

@@ -23,8 +23,12 @@ def check_real(reducer: object, buckets: Sequence[Bucket]) -> None:
 
 def zero_residual(bucket: Bucket, elements: int) -> Tensor:
     """A residual of ``elements`` zeros on the bucket's device, in float32 or the wider dtype of the bucket."""
-    dtype = torch.promote_types(bucket.buffer.dtype, torch.float32)
-    return torch.zeros(elements, dtype=dtype, device=bucket.buffer.device)
+    return torch.zeros(elements, dtype=residual_dtype(bucket), device=bucket.buffer.device)
+
+
+def residual_dtype(bucket: Bucket) -> torch.dtype:
+    """float32, or the wider dtype of the bucket."""
+    return torch.promote_types(bucket.buffer.dtype, torch.float32)
 
 
 def drop_nonfinite_(residual: Tensor, evidence: Tensor) -> None:

@@ -27,9 +27,10 @@ import torch
 from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import PendingReduce
+from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange
 from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, load_tensors, zero_residual
+from sparkdl.training.strategies.traffic import Hosts, Traffic, all_gather, at_once
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,33 @@ class TopK:
         check_real(self, buckets)
         return TopKReduction(self, buckets, group)
 
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+        """All-gathers of values with the counts, and of indices."""
+        sent = sum(self.counts(bucket))
+        values = (sent + len(bucket.used)) * bucket.buffer.element_size()
+        return at_once(all_gather(size, hosts) for size in (values, sent * index_dtype(bucket).itemsize))
+
+    def counts(self, bucket: Bucket) -> list[int]:
+        """The number of elements of each gradient that a worker sends."""
+        return [math.ceil(self.ratio * gradient.numel()) for gradient in bucket.gradients]
+
+
+def index_dtype(bucket: Bucket) -> torch.dtype:
+    """The dtype of indices into the bucket; four bytes suffice for a buffer of 8 GiB."""
+    return torch.int32 if bucket.buffer.numel() < 2**31 else torch.int64
+
 
 class TopKReduction:
     """An all-gather of values and indices."""
 
     def __init__(self, reducer: TopK, buckets: Sequence[Bucket], group: Group) -> None:
-        self._reducer, self._group = reducer, group
-        self._sparse = {bucket.index: _Sparse(bucket, reducer.ratio, group.size) for bucket in buckets}
+        self._reducer, self._buckets, self._group = reducer, buckets, group
+        self._sparse = {bucket.index: _Sparse(bucket, reducer, group.size) for bucket in buckets}
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends: its values, counts and indices, once to each other worker."""
-        return sum(sparse.bytes for sparse in self._sparse.values()) * (self._group.size - 1)
+        return sent_bytes(self._reducer, self._buckets, self._group.size)
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Select the largest elements and start to gather them."""
@@ -94,22 +110,16 @@ class TopKReduction:
 class _Sparse:
     """The elements of a bucket that travel: values, then the counts of workers; and indices into the buffer."""
 
-    def __init__(self, bucket: Bucket, ratio: float, workers: int) -> None:
+    def __init__(self, bucket: Bucket, reducer: TopK, workers: int) -> None:
         self._bucket = bucket
         self._sizes = [gradient.numel() for gradient in bucket.gradients]
-        self._counts = [math.ceil(ratio * size) for size in self._sizes]
+        self._counts = reducer.counts(bucket)
         elements, sent = sum(self._sizes), sum(self._counts)
         self.residual = zero_residual(bucket, elements)
         self.values = bucket.buffer.new_empty(sent + len(bucket.used))
-        # Four bytes suffice for a buffer of 8 GiB.
-        kind = torch.int32 if elements < 2**31 else torch.int64
-        self.indices = bucket.buffer.new_empty(sent, dtype=kind)
+        self.indices = bucket.buffer.new_empty(sent, dtype=index_dtype(bucket))
         self.all_values = self.values.new_empty(workers, len(self.values))
         self.all_indices = self.indices.new_empty(workers, sent)
-
-    @property
-    def bytes(self) -> int:
-        return self.values.nbytes + self.indices.nbytes
 
     def select(self) -> None:
         """Choose the elements that travel, and keep the others as the residual."""
