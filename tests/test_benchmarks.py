@@ -127,7 +127,7 @@ def test_sent_bytes_are_the_ninth_counter_of_an_interface():
         bytes_sent(COUNTERS, "eth2")
 
 
-@pytest.mark.parametrize(("mbit", "burst"), [(10, "131072b"), (100, "131072b"), (1000, "250000b")])
+@pytest.mark.parametrize(("mbit", "burst"), [(10, "16384b"), (100, "25000b"), (1000, "250000b")])
 def test_bucket_holds_two_packets_or_two_milliseconds(mbit, burst):
     words = bucket("space", "eth0", mbit)
     assert words[:3] == ["tc", "-n", "space"]
