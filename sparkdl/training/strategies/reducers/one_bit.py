@@ -12,10 +12,11 @@ the transposed matrix. Of a column ``a`` travel its signs and the means of both 
 
 Columns are dealt into ``N`` stripes of about equal size, and worker ``j`` owns stripe ``j``. For each step:
 
-    worker i:  a_i = g_i + e_i;             sends Q(a_i) of stripe j to owner j;     e_i = a_i - Q^-1(Q(a_i))
-    owner j:   b_j = sum_i Q^-1(Q(a_i)) + r_j;       sends Q(b_j) to all;            r_j = b_j - Q^-1(Q(b_j))
+    worker i:  a_i = g_i + e_i;     sends Q(a_i) of stripe j to owner j != i;        e_i = a_i - Q^-1(Q(a_i))
+    owner j:   b_j = g_j + sum_i Q^-1(Q(a_i)) + r_j, i != j;   sends Q(b_j) to all;  r_j = b_j - Q^-1(Q(b_j))
     worker i:  g   = Q^-1(Q(b_j)) of all stripes
 
+The paper's owner quantises its own stripe too. Here it adds ``g_j``, which does not travel: that is faster, and exact.
 ``e`` and ``r`` are the residuals. Parameters of less than two dimensions are few, and travel uncompressed.
 
 torch keeps no such hook; its ``quantization_hooks`` send eight bits without error feedback, and fail on gloo.
@@ -219,23 +220,21 @@ class _Striped:
         torch.cat(self._exact, out=self.uncompressed)
         for rank, (stripe, message) in enumerate(zip(self._stripes, self.sent, strict=True)):
             if rank == self._group.rank:
-                continue  # its blocks have to be read in `quantise_sum` anyway
+                continue
             for block, code in zip(stripe.blocks, self._to_owners[rank], strict=True):
                 self._coder.quantise_(block.residual.add_(block.gradient), code)
             drop_nonfinite_(stripe.residual, stripe.pairs(message))
 
     def quantise_sum(self) -> None:
-        """Sum all workers' codes of this worker's stripe, and write the message of the sum."""
+        """Sum this worker's stripe and the others' codes of it, and write the message of the sum."""
         rank = self._group.rank
-        stripe, others = self._stripes[rank], self._to_owner[:rank] + self._to_owner[rank + 1 :]
-        blocks = zip(stripe.blocks, self._totals, self._to_owners[rank], self._to_all, *others, strict=True)
-        for block, total, own, to_all, *codes in blocks:
-            total.add_(self._coder.quantise_(block.residual.add_(block.gradient), own))
+        blocks, others = self._stripes[rank].blocks, self._to_owner[:rank] + self._to_owner[rank + 1 :]
+        for block, total, to_all, *codes in zip(blocks, self._totals, self._to_all, *others, strict=True):
+            total.add_(block.gradient)
             for code in codes:
                 total.add_(self._coder.dequantise(code, total.shape))
             self._coder.quantise_(total, to_all, out=block.gradient)
-        drop_nonfinite_(stripe.residual, stripe.pairs(self.sent[rank]))
-        drop_nonfinite_(self.stripe_residual, stripe.pairs(self.owned))
+        drop_nonfinite_(self.stripe_residual, self._stripes[rank].pairs(self.owned))
 
     def dequantise(self) -> None:
         """Write the sums of the other stripes into the bucket."""

@@ -1,7 +1,8 @@
-"""1-bit SGD: by hand, and against a serial simulation of the paper."""
+"""1-bit SGD: by hand, and against a serial simulation."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,16 @@ def quantised(a: Tensor) -> Tensor:
     return torch.where(a >= 0, high, low)
 
 
+def owned_columns(gradients: Sequence[Tensor], rank: int, workers: int) -> list[Tensor]:
+    """Which columns of each matrix a worker owns: those that start in its share of all elements."""
+    elements, start, owned = sum(map(Tensor.numel, gradients)), 0, []
+    for gradient in gradients:
+        starts = start + torch.arange(len(gradient)) * (gradient.numel() // len(gradient))
+        owned.append((starts >= elements * rank // workers) & (starts < elements * (rank + 1) // workers))
+        start += gradient.numel()
+    return owned
+
+
 def simulate(work: Reduce, workers: int) -> list[Tensor]:
     """The sums of one bucket by step, with all workers in this process; both residuals of all owners in one matrix."""
     (bucket,) = make_buckets([nn.Parameter(torch.zeros(shape, dtype=work.dtype)) for shape in work.shapes], 1 << 20)
@@ -35,9 +46,10 @@ def simulate(work: Reduce, workers: int) -> list[Tensor]:
         totals = residuals[workers]
         for rank in range(workers):
             work.fill([bucket], step, rank)
-            for gradient, residual, total in zip(bucket.gradients, residuals[rank], totals, strict=True):
+            owned = owned_columns(bucket.gradients, rank, workers)
+            for gradient, residual, total, own in zip(bucket.gradients, residuals[rank], totals, owned, strict=True):
                 residual.add_(gradient.flatten(1))
-                sent = quantised(residual)
+                sent = torch.where(own[:, None], residual, quantised(residual))
                 residual.sub_(sent)
                 total.add_(sent)
         sent_to_all = [quantised(total) for total in totals]
@@ -79,15 +91,15 @@ class ByHand:
 def test_step_by_hand():
     """Worker 0 owns the first column, and worker 1 the second."""
     with LocalCluster(2) as cluster:
-        first, second = cluster.gang(ByHand((((1, 3, -2, 2), (-1, 5, -3, 7)), ((-1, -3, 2, 2), (1, 1, -1, -1)))))
-    # Means of the first column: -2 and 2 on both workers; of the second: -2 and 6 on worker 0, -1 and 1 on worker 1.
+        first, second = cluster.gang(ByHand((((1, 4, 0, 3), (-1, 5, -3, 7)), ((-1, -3, 2, 2), (1, 1, -1, -1)))))
+    # The means of worker 1's first column are -2 and 2, of worker 0's second column -2 and 6.
     assert (first["numbers"], second["numbers"]) == ([-2, 8], [-2, 4])  # low, and high - low, for the other owner
     assert (first["bits"], second["bits"]) == (0b1010, 0b1100)  # the lowest bit is the first element's
-    assert first["residuals"] == [-1, 1, 0, 0, 1, -1, -1, 1]
+    assert first["residuals"] == [0, 0, 0, 0, 1, -1, -1, 1]
     assert second["residuals"] == [1, -1, 0, 0, 0, 0, 0, 0]
-    # The owners' sums are 0 0 0 4, whose mean is 1, and -1 7 -3 5 with the means -2 and 6.
-    assert first["sums"] == second["sums"] == [[1, 1, 1, 1], [-2, 6, -2, 6]]
-    assert first["stripe_residuals"] == [-1, -1, -1, 3]
+    # The owners' sums are -1 2 2 5 with the means -1 and 3, and -1 7 -3 5 with the means -2 and 6.
+    assert first["sums"] == second["sums"] == [[-1, 3, 3, 3], [-2, 6, -2, 6]]
+    assert first["stripe_residuals"] == [0, -1, -1, 2]
     assert second["stripe_residuals"] == [1, 1, -1, -1]
 
 
