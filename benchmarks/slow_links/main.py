@@ -1,6 +1,6 @@
 """Training over slow links: two or four hosts on this machine, whose cables carry 1000, 100 or 10 Mbit/s.
 
-Each measurement but the seconds a step has its own bar; the result is the largest share of a bar.
+Each measurement has its own bar; the result is the largest share of a bar.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,12 +26,15 @@ from benchmarks.slow_links.links import (
     spread,
 )
 from benchmarks.slow_links.strategies import BARS, BASELINE, CANDIDATES, LAYERED
-from benchmarks.slow_links.training import PARAMETERS, Steps
+from benchmarks.slow_links.training import MODEL, PARAMETERS, Steps
 
 BAR = "at most 1"
 RATES = (1000.0, 100.0, 10.0)  # Mbit/s
 TRAFFIC = 200_000_000  # bytes that each worker sends, at least, to compare them with the bytes on the wire
 HEADERS = 0.10  # largest share by which they may differ
+MODEL_ERROR = 0.25  # largest share by which the cost model may miss the seconds of a step
+PAYLOAD = 1448 / 1514  # of a packet; the rate of a cable includes headers
+LATENCY = 5e-5  # seconds; the cables add no delay
 ORDERS = {"host order": ("aabb", 0.70), "interleaved": ("abab", 0.36)}
 """Name -> the host of each rank, and the bar: bytes across the link in layers, as a share of flat all-reduce's."""
 
@@ -139,30 +143,55 @@ def _across(slow: Links, order: str, strategy: Any) -> float:
 # ---- seconds a step --------------------------------------------------------------------------------------------------
 
 
-def measure_seconds(args: argparse.Namespace) -> None:
-    """Seconds a step of every strategy at every rate; it has no bar."""
+def measure_seconds(args: argparse.Namespace) -> float | None:
+    """Seconds a step of every strategy at every rate, and the cost model's largest error as a share of its bar."""
     print(f"{'s a step':<24}{'Mbit/s':>8}{'gradients':>11}{'MB counted':>12}  median (least to most)")
+    cells: dict[tuple[str, float], dict[str, Any]] = {}
     with links(args) as slow:
         for mbit in args.rates:
             slow.shape(mbit)
             for name in _chosen(args):
-                candidate = CANDIDATES[name]
-                steps = max(candidate.period, int(mbit) // 50 // candidate.period * candidate.period, 1)
-                work = Steps(candidate.strategy, str(slow.folder), args.rounds * steps, candidate.period)
-                runs = slow.run(work)
-                blocks = block_seconds(runs, steps)
-                cell = {
-                    "strategy": name,
-                    "parameters": PARAMETERS,
-                    "mbit": mbit,
-                    "seconds_per_step": median(blocks),
-                    "blocks": blocks,
-                    "gradients": runs[0].gradients,
-                    "bytes_per_step": runs[0].counted,
-                }
+                cells[name, mbit] = cell = _seconds(slow, name, mbit, args)
                 _save(args, "seconds", cell)
-                head = f"{name:<24}{mbit:>8g}{runs[0].gradients:>11.3g}{runs[0].counted / 1e6:>12.4g}"
-                print(f"{head}  {spread(blocks)}", flush=True)
+                head = f"{name:<24}{mbit:>8g}{cell['gradients']:>11.3g}{cell['bytes_per_step'] / 1e6:>12.4g}"
+                print(f"{head}  {spread(cell['blocks'])}", flush=True)
+    return _compare_with_model(cells, args)
+
+
+def _seconds(slow: Links, name: str, mbit: float, args: argparse.Namespace) -> dict[str, Any]:
+    candidate = CANDIDATES[name]
+    steps = max(candidate.period, int(mbit) // 50 // candidate.period * candidate.period, 1)
+    runs = slow.run(Steps(candidate.strategy, str(slow.folder), args.rounds * steps, candidate.period))
+    blocks = block_seconds(runs, steps)
+    return {
+        "strategy": name,
+        "parameters": PARAMETERS,
+        "mbit": mbit,
+        "seconds_per_step": median(blocks),
+        "blocks": blocks,
+        "gradients": runs[0].gradients,
+        "bytes_per_step": runs[0].counted,
+    }
+
+
+def _compare_with_model(cells: Mapping[tuple[str, float], Mapping[str, Any]], args: argparse.Namespace) -> float | None:
+    """Predict the slower rates from the overhead at the fastest, and print the errors."""
+    fastest, *slower = sorted(args.rates, reverse=True)
+    if not slower:
+        return None
+    compute, errors = cells[BASELINE, fastest]["gradients"], []
+    print(f"{'s a step':<24}{'Mbit/s':>8}{'measured':>10}{'predicted':>11}{'error':>8}")
+    for name in _chosen(args):
+        explain = partial(CANDIDATES[name].strategy.explain, MODEL, args.hosts, latency=LATENCY, compute=compute)
+        overhead = explain(PAYLOAD * fastest).overhead_of(cells[name, fastest]["seconds_per_step"])
+        for mbit in slower:
+            measured = cells[name, mbit]["seconds_per_step"]
+            predicted = explain(PAYLOAD * mbit, overhead=overhead).seconds
+            errors.append(abs(predicted / measured - 1))
+            _save(args, "model", {"strategy": name, "mbit": mbit, "measured": measured, "predicted": predicted})
+            print(f"{name:<24}{mbit:>8g}{measured:>10.4g}{predicted:>11.4g}{predicted / measured - 1:>+8.1%}")
+    print(f"largest error of the cost model: {max(errors):.3g} (bar: at most {MODEL_ERROR:g})")
+    return max(errors) / MODEL_ERROR
 
 
 # ---- the program -----------------------------------------------------------------------------------------------------
