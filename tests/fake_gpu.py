@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from sparkdl.data.prefetch import _copy_stream
+
 GPU = torch.device("cuda", 0)
 MAIN = "main"
 
@@ -80,6 +82,7 @@ class FakeGpu:
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     """Replace what the code asks of a GPU by a recording fake; tensors stay on the CPU."""
     gpu, to, empty = FakeGpu(), Tensor.to, torch.empty
+    _copy_stream.cache_clear()
 
     def moved(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
         if args and isinstance(args[0], torch.device) and args[0].type == "cuda":

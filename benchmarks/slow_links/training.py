@@ -120,7 +120,8 @@ class Steps:
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
         first = place * total + world.rank * self.rows
         rows = order[first : first + self.rows]
-        return Batch((inputs[rows],), target[rows], None, None, self.rows, self.rows, 1 / world.size, total=total)
+        whole = {"total": total, "step_weight": float(total)}
+        return Batch((inputs[rows],), target[rows], None, None, self.rows, self.rows, 1 / world.size, **whole)
 
     def _idle(self, world: World) -> float:
         if not self.pause:

@@ -1,8 +1,8 @@
 """Asynchronous checkpoints: a thread of each worker writes while training continues.
 
     the step loop      copies the state, a GPU's within its memory, and continues
-    the thread         moves a GPU's copy to the host on a stream of its own, packs, writes and hashes the copy, and
-                       posts the digest in the rendezvous store
+    the thread         moves a GPU's copy to the host on a copy stream, packs, writes and hashes it, and posts the
+                       digest in the rendezvous store
     rank 0's thread    polls for all workers' digests, and commits
 
 The step loop waits for the last checkpoint before the next one. Threads poll the store and never block in it, so the
@@ -68,7 +68,8 @@ class Saver:
         device = self._world.device
         # A GPU copies the state when it has run the kernels before.
         ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-        self._last = self._unchecked = in_background(lambda: self._save(checkpoint, ready), "sparkdl-saver")
+        waiting = [checkpoint]  # the thread takes it, so that nothing holds a GPU's copy once the host has one
+        self._last = self._unchecked = in_background(lambda: self._save(waiting.pop(), ready), "sparkdl-saver")
 
     def check(self) -> None:
         """Raise the last checkpoint's error, if it has failed; does not wait."""
@@ -91,10 +92,8 @@ class Saver:
         _yield_to_training()
         began = time.monotonic()
         with span("save checkpoint", clock=checkpoint.clock):
-            shards = on_host(checkpoint.shards, self._world.device, ready)
-            if self._given_up.is_set():  # the gang failed meanwhile, perhaps in a sum that the copy waited for
-                return
-            self._write(replace(checkpoint, shards=shards))
+            checkpoint = replace(checkpoint, shards=on_host(checkpoint.shards, self._world.device, ready))
+            self._write(checkpoint)
         self.cost = time.monotonic() - began
 
     def _write(self, checkpoint: Checkpoint) -> None:
@@ -138,23 +137,22 @@ def _yield_to_training() -> None:
 
 
 def copied(nested: Any, copy: Callable[[Tensor], Tensor] | None = None) -> Any:
-    """Copy a nested state: arrays, dicts, lists and tensors, on their devices; shared tensors stay shared.
+    """Copy a nested state: arrays, dicts, lists and tensors; shared tensors stay shared.
 
-    ``copy`` copies a tensor; default: a clone, or on the host if a GPU's memory does not suffice.
+    ``copy`` copies a tensor; default: on its device, or on the host if a GPU's memory does not suffice.
     """
-    return _copied(nested, copy or _clone, {})
+    return _copied(nested, copy or _Copier(), {})
 
 
 def on_host(copies: Any, device: torch.device, ready: torch.cuda.Event | None) -> Any:
-    """Move copies to the host on a stream of its own, after the event ``ready``; without one they are there."""
+    """Move copies to the host on a copy stream, after the event ``ready``; without one they are there."""
     if ready is None:
         return copies
+    torch.cuda.set_device(device)  # a new thread begins on GPU 0
     stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         stream.wait_event(ready)
-        moved = copied(copies, _pinned)
-    stream.synchronize()
-    return moved
+        return copied(copies, Tensor.cpu)
 
 
 def _copied(nested: Any, copy: Callable[[Tensor], Tensor], known: dict[object, Tensor]) -> Any:
@@ -173,14 +171,22 @@ def _copied(nested: Any, copy: Callable[[Tensor], Tensor], known: dict[object, T
     return nested
 
 
-def _clone(tensor: Tensor) -> Tensor:
-    try:
+class _Copier:
+    """Clones tensors, those of a GPU only while the rest of its memory suffices for a step."""
+
+    def __init__(self) -> None:
+        self._room: int | None = None  # bytes
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        if tensor.is_cuda:
+            self._room = _room(tensor.device) if self._room is None else self._room
+            if tensor.nbytes > self._room:
+                return tensor.cpu()
+            self._room -= tensor.nbytes
         return tensor.clone()
-    except torch.OutOfMemoryError:  # of a GPU: the step loop then waits for the copy
-        return tensor.cpu()
 
 
-def _pinned(tensor: Tensor) -> Tensor:
-    if tensor.device.type == "cpu":
-        return tensor
-    return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+def _room(device: torch.device) -> int:
+    """Half of the memory that no step has needed so far."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return (free + torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device)) // 2

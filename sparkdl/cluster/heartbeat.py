@@ -58,7 +58,7 @@ class HeartbeatMonitor:
     Args:
         attempt: the attempt whose events count; events of other attempts are ignored.
         timeout: seconds without an event.
-        stall: seconds without a change of clock or phase, after the first step.
+        stall: seconds without a change of any worker's clock or phase, after the first step.
     """
 
     def __init__(self, attempt: int, *, timeout: float, stall: float) -> None:
@@ -100,7 +100,8 @@ class HeartbeatMonitor:
             for rank, worker in self._workers.items()
             if worker.first is not None and (worker.state[0] or 0) > worker.first and now - worker.moved > self._stall
         ]
-        if not stuck:
+        # In a block of local steps, fast workers wait while slow ones still train.
+        if not stuck or any(now - worker.moved <= self._stall for worker in self._workers.values()):
             return None
         step, rank = min(stuck)  # the others wait for the slowest worker
         phase = self._workers[rank].state[1]

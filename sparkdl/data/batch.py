@@ -119,7 +119,7 @@ def gather(rows: Rows, positions: Tensor, device: torch.device | None = None) ->
     return torch.index_select(rows, 0, positions, out=pinned)
 
 
-def storage(inputs: Iterable[Input]) -> Iterator[Tensor]:
+def device_tensors(inputs: Iterable[Input]) -> Iterator[Tensor]:
     """The tensors of inputs on their device; those of ragged rows are their values."""
     for rows in inputs:
         yield rows.values if isinstance(rows, Ragged) else rows
@@ -146,6 +146,7 @@ class Batch:
         micro_fraction: this batch's weight over its worker's weight in the step; below 1 only under gradient
             accumulation.
         total: rows of the global batch, equal on all workers.
+        step_weight: weight of the global batch, equal on all workers: the sum of all workers' weights.
     """
 
     inputs: tuple[Input, ...]
@@ -157,10 +158,11 @@ class Batch:
     weight_fraction: float
     micro_fraction: float = 1.0
     total: int = 0
+    step_weight: float = 0.0
 
     def tensors(self) -> Iterator[Tensor]:
         """The tensors of inputs, target and weights on the batch's device."""
-        yield from storage(self.inputs)
+        yield from device_tensors(self.inputs)
         yield from (tensor for tensor in (self.target, self.weights) if tensor is not None)
 
     def to(self, device: torch.device) -> Batch:
@@ -200,4 +202,5 @@ class Batch:
             weight_fraction=self.weight_fraction if micro else share,
             micro_fraction=share if micro else 1.0,
             total=total,
+            step_weight=self.step_weight if micro else weight,
         )

@@ -1,6 +1,6 @@
 """Prefetching of items in one thread, and of their copies to a GPU while it computes.
 
-    the prefetch thread    gathers rows into pinned memory, and starts their copy on a stream of its own
+    the prefetch thread    gathers rows into pinned memory, and starts their copy on a copy stream
     the consumer           its stream waits for the copy's event, the CPU does not
 
 With ``depth`` 2 one batch, or chunk of batches, is computed while the next ones are copied: double buffering.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -37,7 +38,10 @@ def prefetch(items: Iterable[T], *, depth: int = 2) -> Iterator[T]:
             if isinstance(item, StopIteration):
                 return
             if isinstance(item, BaseException):
-                raise item
+                try:
+                    raise item
+                finally:
+                    del item  # with it, the error would hold this frame, and so the consumer's tensors
             yield item[0]
     finally:
         stopped.set()
@@ -49,7 +53,7 @@ def prefetch_to(
 ) -> Iterator[T]:
     """Iterate as ``prefetch`` over items with tensors on ``device``, which ``tensors_of`` gives.
 
-    On GPUs the prefetch thread makes an item, and so copies its rows, on a stream of its own. When the item is yielded,
+    On GPUs the prefetch thread makes an item, and so copies its rows, on a copy stream. When the item is yielded,
     the consumer's current stream waits for the copies.
     """
     if device.type != "cuda":
@@ -65,8 +69,8 @@ def prefetch_to(
 
 
 def _on_copy_stream(items: Iterable[T], device: torch.device) -> Iterator[tuple[T, torch.cuda.Event]]:
-    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    remaining = iter(items)
+    torch.cuda.set_device(device)  # a new thread begins on GPU 0
+    stream, remaining = _copy_stream(device), iter(items)
     while True:
         with torch.cuda.stream(stream):  # of this thread, and only while an item is made
             try:
@@ -75,6 +79,12 @@ def _on_copy_stream(items: Iterable[T], device: torch.device) -> Iterator[tuple[
                 return
             copied = stream.record_event()
         yield item, copied
+
+
+@cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """A device's stream for copies; the allocator keeps memory for each stream, so one serves all epochs."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _produce(items: Iterable[T], ready: queue.Queue[tuple[T] | BaseException], stopped: threading.Event) -> None:

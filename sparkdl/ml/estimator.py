@@ -86,6 +86,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             backend=self.getBackend(),
             task_cpus=self.getTaskCpus(),
             task_gpus=self.getTaskGpus(),
+            timeout=self.getCollectiveTimeout(),
             resource_timeout=self.getResourceTimeout(),
             allow_unencrypted=self.getAllowUnencrypted(),
             event_directory=fit.run.events if self.getTelemetry() else None,

@@ -139,6 +139,12 @@ class RunParams(ConstructedParams):
         _HOW,
     )
     resourceTimeout: Param[float] = param("seconds to wait for task slots", at_least(0, to_float), 120.0, _RESTARTS)
+    collectiveTimeout: Param[float] = param(
+        "seconds that a worker waits for the others in a collective, such as a sum of gradients",
+        positive("a number above 0"),
+        600.0,
+        _RESTARTS,
+    )
     allowUnencrypted: Param[bool] = param(
         "whether a gang may use unencrypted connections if Spark encrypts its own", to_boolean, False, _HOW
     )

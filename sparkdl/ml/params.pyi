@@ -74,6 +74,7 @@ class RunParams(ConstructedParams):
     taskCpus: Param[int | None]
     taskGpus: Param[float | None]
     resourceTimeout: Param[float]
+    collectiveTimeout: Param[float]
     allowUnencrypted: Param[bool]
     checkpointInterval: Param[int | str]
     maxRestarts: Param[int]
@@ -93,6 +94,8 @@ class RunParams(ConstructedParams):
     def setTaskGpus(self, value: float | None) -> Self: ...
     def getResourceTimeout(self) -> float: ...
     def setResourceTimeout(self, value: float) -> Self: ...
+    def getCollectiveTimeout(self) -> float: ...
+    def setCollectiveTimeout(self, value: float) -> Self: ...
     def getAllowUnencrypted(self) -> bool: ...
     def setAllowUnencrypted(self, value: bool) -> Self: ...
     def getCheckpointInterval(self) -> int | str: ...
@@ -208,6 +211,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         taskCpus: int | None = None,
         taskGpus: float | None = None,
         resourceTimeout: float = 120.0,
+        collectiveTimeout: float = 600.0,
         allowUnencrypted: bool = False,
         checkpointInterval: int | str = "auto",
         maxRestarts: int = 3,
@@ -275,6 +279,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         taskCpus: int | None = None,
         taskGpus: float | None = None,
         resourceTimeout: float = 120.0,
+        collectiveTimeout: float = 600.0,
         allowUnencrypted: bool = False,
         checkpointInterval: int | str = "auto",
         maxRestarts: int = 3,

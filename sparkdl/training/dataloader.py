@@ -65,7 +65,7 @@ class Rows:
             shard = shard.with_unit_denominators()
         self._collate, self._kind, self._device = training.collate, training.kind, device
         self._objective = training.objective
-        self._mode = training.cache_on_device
+        self._mode, self._micro_batches = training.cache_on_device, training.micro_batches
         if transforms:
             if self._mode == "always":
                 warnings.warn(
@@ -74,8 +74,22 @@ class Rows:
             self._mode = "never"
         self._batcher = Batcher(shard, self.plan, device, transforms)
 
-    def hold(self) -> None:
-        """Copy the rows to the device if they are to be held there; call it when the model is on the device."""
+    def hold(self, *, needs_rows: bool = False) -> None:
+        """Copy the rows to the device if they are to be held there; call it when the model is on the device.
+
+        ``needs_rows`` says whether each worker needs rows in each step and micro-batch, as with SyncBatchNorm.
+
+        Raises:
+            InvalidInput: this worker has fewer rows in a step.
+        """
+        if needs_rows:
+            plan, shard = self.plan, self._batcher.shard.index
+            fewest, step = min((plan.count(shard, step), step) for step in range(plan.steps))
+            if fewest < self._micro_batches:
+                raise InvalidInput(
+                    f"this worker has {fewest} rows in step {step} of {plan.steps}, and SyncBatchNorm needs one in "
+                    "each micro-batch. Partition the rows evenly, raise batchSize, or set dropLast=True."
+                )
         self.cache = DeviceCache.of(self.shard, self._device, self._mode)
         self._batcher = replace(self._batcher, cache=self.cache)
 
@@ -101,7 +115,7 @@ class Rows:
         """
         totals = None
         if self._batcher.shard.denominators is not None:
-            weights = self._batcher.step_weights(epoch)
+            weights = self._batcher.step_weights(epoch).to(self._device)  # NCCL sums on GPUs only
             enter_phase("exchange")
             self._group.sum_(weights)
             totals = weights.tolist()

@@ -106,6 +106,7 @@ class TrainerState:
             replicated["sync"] = sync.pop("replicated")
         local = {
             "format": _FORMAT,
+            "strategy": type(self.training.strategy).__qualname__,
             "place": self._place(),
             "rank": self.world.rank,
             "clock": self.world.clock.state_dict(),
@@ -190,6 +191,12 @@ class TrainerState:
             raise InvalidInput(
                 f"the saved state has format {state['format']}; this version of sparkdl reads {_FORMAT}. Resume with "
                 "the version that saved it, or start a new run elsewhere."
+            )
+        strategy = type(self.training.strategy).__qualname__
+        if state["strategy"] != strategy:
+            raise InvalidInput(
+                f"the saved state is of the strategy {state['strategy']}, and this training's is {strategy}. Resume "
+                "with the strategy of the saved run, or start a new run elsewhere."
             )
         for name, value in self._place().items():
             saved = state["place"][name]

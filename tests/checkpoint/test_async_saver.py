@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from sparkdl.checkpoint.async_saver import Checkpoint, Saver, copied
+from sparkdl.checkpoint.async_saver import Checkpoint, Saver, _Copier, copied
 from sparkdl.cluster.group.world import World
 from sparkdl.errors import Fenced
 from sparkdl.io.files import Folder
 from sparkdl.io.serialization import unpack_state
 from sparkdl.telemetry.clock import Clock
-from tests.fake_gpu import GPU, MAIN, FakeStream, install
+from tests.fake_gpu import GPU, MAIN, install
 
 
 def save(savers, step):
@@ -137,7 +137,7 @@ def test_copy_is_independent_and_keeps_sharing():
     assert (copy["rows"], copy["t"], type(copy["c"])) == ([{"loss": 1.0}], (1,), Counter)
 
 
-def test_a_gpus_copy_reaches_the_host_by_a_side_stream(local, savers, monkeypatch):
+def test_a_gpus_copy_reaches_the_host_by_a_copy_stream(local, savers, monkeypatch):
     """The step loop copies within the GPU; it waits for no copy to the host."""
     gpu = install(monkeypatch)
     for saver in savers:
@@ -145,28 +145,15 @@ def test_a_gpus_copy_reaches_the_host_by_a_side_stream(local, savers, monkeypatc
     save(savers, 1)
     savers[0].wait()
     assert saved(local) == (1, 1.0, 1.0)
-    sides = {"side 1", "side 2"}
     assert {entry[1] for entry in gpu.kinds("event")} == {MAIN}  # the copy within the GPU is complete
-    assert {entry[1:] for entry in gpu.kinds("wait")} == {(side, MAIN) for side in sides}
-    assert {entry[1] for entry in gpu.kinds("synchronize")} == sides
+    assert {entry[1:] for entry in gpu.kinds("wait")} == {(side, MAIN) for side in ("side 1", "side 2")}
+    assert {entry[1] for entry in gpu.kinds("set_device")} == {GPU}  # a new thread begins on GPU 0
 
 
-def test_a_copy_that_a_gpu_has_no_memory_for_goes_to_the_host(monkeypatch):
-    def full(tensor):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(torch.Tensor, "clone", full)
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: "on the host")
-    assert copied([torch.ones(2)]) == ["on the host"]
-
-
-def test_a_copy_that_waited_for_a_failed_gang_is_not_saved(local, savers, monkeypatch):
-    """A sum that timed out leaves garbage in the copy, which the end of the gang releases."""
-    gpu = install(monkeypatch)
-    for saver in savers:
-        saver._world.device = GPU
-        monkeypatch.setattr(FakeStream, "synchronize", lambda stream, saver=saver: saver._given_up.set())
-        save([saver], 1)
-        saver.wait()
-    assert gpu.kinds("event")
-    assert local.latest() is None
+def test_a_gpu_without_room_for_a_copy_copies_to_the_host(monkeypatch):
+    monkeypatch.setattr("sparkdl.checkpoint.async_saver._room", lambda device: 100)
+    copier = _Copier()
+    tensors = [SimpleNamespace(is_cuda=True, device=GPU, nbytes=size) for size in (60, 50, 40)]
+    for tensor in tensors:
+        tensor.cpu, tensor.clone = lambda: "host", lambda: "GPU"
+    assert [copier(tensor) for tensor in tensors] == ["GPU", "host", "GPU"]

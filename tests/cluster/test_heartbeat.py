@@ -67,6 +67,14 @@ def test_stuck_gang_names_worker_behind():
     assert error.step == 7
 
 
+def test_a_worker_that_waits_for_a_slow_one_is_not_stuck():
+    """As at the end of a block of local steps."""
+    moving = [(time, 1, time // 100) for time in range(0, 1300, 100)]
+    heartbeats = monitor((0, 0, 3), (10, 0, 8), *moving, timeout=2000.0)
+    assert heartbeats.lost(1250.0) is None
+    assert "rank 0" in heartbeats.lost(1900.0).message
+
+
 def test_another_phase_is_progress():
     validates = [(590, 0, 2, {"phase": "validate"}), (1180, 0, 2, {"phase": "validate"})]
     heartbeats = monitor((0, 0, 1), (10, 0, 2), *validates, timeout=1000.0)

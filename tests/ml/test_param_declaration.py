@@ -113,7 +113,7 @@ def test_set_params_of_an_ensemble():
     assert (len(stacking.getBases()), stacking.getNumFolds(), stacking.getPassthrough()) == (2, 4, False)
 
 
-OF_GANGS = "backend resourceTimeout maxRestarts minWorkers elasticTimeout"
+OF_GANGS = "backend resourceTimeout collectiveTimeout maxRestarts minWorkers elasticTimeout"
 HOW = f"{OF_GANGS} taskCpus taskGpus"
 NOT_IN_ROUNDS = (
     "channelsLast compile tf32 cacheOnDevice syncBatchNorm batchSize dropLast schedulerInterval epochs "

@@ -87,6 +87,7 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "taskCpus": (None, 4),
     "taskGpus": (None, 0.5),
     "resourceTimeout": (120.0, 7.5),
+    "collectiveTimeout": (600.0, 90.0),
     "allowUnencrypted": (False, True),
     "checkpointInterval": ("auto", "2 epochs"),
     "maxRestarts": (3, 5),

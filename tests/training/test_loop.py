@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.weights import unpack
 from sparkdl.telemetry.event import Event
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 from sparkdl.training.spec import Trained
@@ -247,3 +248,21 @@ def test_buffers_are_averaged_by_share(pair):
         assert found["own"] == pytest.approx([0.9, 1.0])
         assert (found["same"], found["count"]) == (SAME.tolist(), rank)
         assert found["narrow"] == torch.tensor([0.1]).half().tolist()
+
+
+@dataclass(frozen=True)
+class NeedsRows(Replicated):
+    """A layout whose workers exchange in each pass, as with SyncBatchNorm."""
+
+    def place(self, objective, world):
+        replica = super().place(objective, world)
+        replica.needs_rows = True
+        return replica
+
+
+def test_a_layout_that_needs_rows_of_each_worker_raises_before_the_first_step():
+    alone(Training(OBJECTIVE, 16, layout=NeedsRows()))
+    with pytest.raises(
+        InvalidInput, match=r"3 rows in step 3 of 4, and SyncBatchNorm needs one in each"
+    ):
+        alone(Training(OBJECTIVE, 15, layout=NeedsRows(), micro_batches=4))

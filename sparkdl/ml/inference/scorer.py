@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.data.arrow import decode, decode_ragged
-from sparkdl.data.batch import Input, Ragged, arguments, arrive, promote_ints, storage
+from sparkdl.data.batch import Input, Ragged, arguments, arrive, device_tensors, promote_ints
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.prefetch import prefetch, prefetch_to
 from sparkdl.data.transforms import Collate, collated
@@ -132,7 +132,7 @@ def _joined(moved: Callable[[slice], tuple[Input, ...]], rows: int, loaded: Cach
     pieces = batches(rows, loaded.rows)
     if on_gpu and rows > loaded.rows:  # the next rows are copied while these are computed
         sent = ((piece, moved(piece)) for piece in pieces)
-        arrived = prefetch_to(loaded.device, sent, lambda one: storage(one[1]), depth=1)
+        arrived = prefetch_to(loaded.device, sent, lambda one: device_tensors(one[1]), depth=1)
     else:
         arrived = ((piece, moved(piece)) for piece in pieces)
     for piece, inputs in arrived:

@@ -32,7 +32,12 @@ class GradientSink(Protocol):
 
 
 class Replica(Protocol):
-    """One placed replica; a checkpoint stores its ``state_dict``."""
+    """One placed replica; a checkpoint stores its ``state_dict``.
+
+    ``needs_rows`` says whether each worker needs a row of positive weight in each step and micro-batch.
+    """
+
+    needs_rows: bool = False
 
     module: nn.Module
     parameters: Sequence[nn.Parameter]

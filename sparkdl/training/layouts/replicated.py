@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
-from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import GradientSink
 from sparkdl.training.layouts.arithmetic import (
@@ -51,7 +51,7 @@ class ReplicatedReplica:
         self.module = objective.build(device)
         if sync:
             self.module = sync_batch_norm(self.module, world)
-        self._exchanges = exchanges_statistics(self.module, world)
+        self.needs_rows = exchanges_statistics(self.module, world)
         self.module.train()
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
@@ -76,7 +76,7 @@ class ReplicatedReplica:
         self.output, self._receiver = None, self.sink if last else None
         if self._receiver is not None:
             self._receiver.begin(batch.weight_fraction)
-        loss = self._pass(batch) if batch.weight else self._no_pass(batch)
+        loss = self._pass(batch) if batch.weight else self._no_pass()
         if self._receiver is not None:
             self._receiver.finish()
         self._receiver = None
@@ -136,7 +136,8 @@ class ReplicatedReplica:
     def _pass(self, batch: Batch) -> Tensor:
         enter_phase("forward")
         with self._autocast:
-            output = self._output(batch)
+            inputs = in_channels_last(batch.inputs) if self._channels_last else batch.inputs
+            output = forward(self.module, inputs)
             loss = trained(self._criterion(output, batch))
         enter_phase("backward")
         part = self._scaler.scale(loss if batch.micro_fraction == 1.0 else loss * batch.micro_fraction)
@@ -144,24 +145,13 @@ class ReplicatedReplica:
         self.output = output.detach() if isinstance(output, Tensor) else output
         return loss
 
-    def _output(self, batch: Batch) -> Any:
-        return forward(self.module, in_channels_last(batch.inputs) if self._channels_last else batch.inputs)
-
-    def _no_pass(self, batch: Batch) -> Tensor:
-        """The loss 0 of a batch without weight, whose gradients are missing, or 0 with SyncBatchNorm."""
-        if self._exchanges:  # the others wait for this worker's statistics
-            try:
-                with self._autocast:
-                    output = self._output(batch)
-            except WorkerFailed as error:
-                raise InvalidInput(
-                    f"{error} With SyncBatchNorm a worker whose rows are used up runs the model without rows. Use "
-                    "flatten(1) instead of view(len(x), -1), or dropLast=True with evenly partitioned rows."
-                ) from error
-            outputs = output if isinstance(output, (tuple, list)) else [output]
-            none = sum(value.float().sum() for value in outputs if isinstance(value, Tensor) and value.requires_grad)
-            if isinstance(none, Tensor):
-                (none * 0.0).backward()  # type: ignore[no-untyped-call]
+    def _no_pass(self) -> Tensor:
+        """The loss 0 of a batch without weight, whose gradients are missing."""
+        if self.needs_rows:
+            raise InvalidInput(
+                "this worker has no row of positive weight in a step, and the others wait for its statistics in "
+                "SyncBatchNorm. Partition the rows evenly, raise batchSize, or set dropLast=True."
+            )
         return self.parameters[0].new_zeros(())
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:

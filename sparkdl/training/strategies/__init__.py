@@ -115,14 +115,15 @@ def equalise(replica: Replica, group: Group) -> None:
 def average_buffers(module: nn.Module, group: Group, share: float) -> None:
     """Average floating-point buffers over the workers; batch normalisation updates them locally.
 
-    ``share`` is this worker's fraction of all rows. If it is 0, the worker's buffers do not count.
+    ``share`` is this worker's fraction of the rows, or of their weights. If it is 0, the worker's buffers do not count.
     """
-    if group.size == 1:
+    values = [torch.view_as_real(buffer) if buffer.is_complex() else buffer for buffer in module.buffers()]
+    values = [value for value in values if value.is_floating_point()]
+    if group.size == 1 or not values:
         return
-    for buffer in module.buffers():
-        values = torch.view_as_real(buffer) if buffer.is_complex() else buffer
-        if values.is_floating_point():
-            # In double precision, so that a buffer that is equal on all workers stays unchanged.
-            total = values.double() * share if share else torch.zeros_like(values, dtype=torch.float64)
-            group.sum_(total)
-            values.copy_(total)
+    # In double precision, so that a buffer that is equal on all workers stays unchanged.
+    total = torch.cat([value.double().flatten() for value in values])
+    total = total * share if share else torch.zeros_like(total)
+    group.sum_(total)
+    for value, mean in zip(values, torch.split(total, [value.numel() for value in values]), strict=True):
+        value.copy_(mean.view_as(value))

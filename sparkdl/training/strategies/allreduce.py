@@ -33,7 +33,7 @@ from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import Strategy, equalise
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
 from sparkdl.training.strategies.cost_model import Exchange, during_backward
-from sparkdl.training.strategies.reducers import PendingReduce, Reducer
+from sparkdl.training.strategies.reducers import PendingReduce, Reducer, traffic_of
 from sparkdl.training.strategies.reducers.exact import Exact
 from sparkdl.training.strategies.traffic import Hosts
 
@@ -60,9 +60,9 @@ class AllReduce(Strategy):
         return AllReduceSync(self, replica, group)
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
-        """One exchange per bucket, during the backward pass."""
+        """The exchanges of each bucket, of which the first starts during the backward pass."""
         buckets = make_buckets(parameters, self.bucket_bytes)
-        return during_backward(buckets, [self.reduce.traffic(bucket, hosts) for bucket in buckets])
+        return during_backward(buckets, [traffic_of(self.reduce, bucket, hosts) for bucket in buckets])
 
 
 class AllReduceSync:

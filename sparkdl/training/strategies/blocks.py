@@ -16,7 +16,7 @@ from sparkdl.telemetry.emit import notify
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
 from sparkdl.training.strategies.cost_model import Exchange, every_nth
-from sparkdl.training.strategies.reducers import Reducer
+from sparkdl.training.strategies.reducers import Reducer, traffic_of
 from sparkdl.training.strategies.reducers.exact import Exact
 from sparkdl.training.strategies.traffic import Hosts
 
@@ -48,11 +48,12 @@ class BlockCounter:
     def end_epoch(self) -> bool:
         """End the block with the epoch; return whether it has steps. Warns once if no block has had all its steps."""
         steps, self.steps = self.steps, 0
-        if steps and not self._settled and self.warn:
-            notify(
-                f"every={self._every} is ignored: the epoch ended its only block after step {steps} of {self._every}. "
-                "Lower every, or batchSize."
-            )
+        if steps and not self._settled:
+            if self.warn:
+                notify(
+                    f"every={self._every} is ignored: the epoch ended its only block after step {steps} of "
+                    f"{self._every}. Lower every, or batchSize."
+                )
             self._settled = True
         return bool(steps)
 
@@ -98,7 +99,7 @@ class ParameterSum:
 
 def block_exchanges(every: int, reduce: Reducer | None, buckets: Sequence[Bucket], hosts: Hosts) -> Sequence[Exchange]:
     """The exchanges of a mean step, if blocks have ``every`` steps; buffers excluded."""
-    return every_nth(every, [(reduce or Exact()).traffic(bucket, hosts) for bucket in buckets])
+    return every_nth(every, [one for bucket in buckets for one in traffic_of(reduce or Exact(), bucket, hosts)])
 
 
 def by_index(tensors: Sequence[Tensor]) -> dict[int, Tensor]:

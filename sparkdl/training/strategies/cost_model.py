@@ -156,13 +156,19 @@ def _seconds(traffic: Traffic, link: Link, local: Link) -> float:
     return between + local.seconds(traffic.local_messages, traffic.local_bytes)
 
 
-def during_backward(buckets: Sequence[Bucket], traffic: Iterable[Traffic]) -> list[Exchange]:
-    """Exchanges of buckets that start during the backward pass, which computes equally long for each byte."""
-    whole, ready, exchanges = sum(bucket.buffer.nbytes for bucket in buckets), 0, []
-    for bucket, one in zip(buckets, traffic, strict=True):
+def during_backward(buckets: Sequence[Bucket], traffic: Iterable[Sequence[Traffic]]) -> list[Exchange]:
+    """The exchanges of buckets: the first of each starts in the backward pass, and the others follow it.
+
+    The backward pass computes equally long for each byte.
+    """
+    whole, ready = sum(bucket.buffer.nbytes for bucket in buckets), 0
+    during: list[Exchange] = []
+    after: list[Exchange] = []
+    for bucket, (first, *others) in zip(buckets, traffic, strict=True):
         ready += bucket.buffer.nbytes
-        exchanges.append(Exchange(one, ready / whole))
-    return exchanges
+        during.append(Exchange(first, ready / whole))
+        after += map(Exchange, others)
+    return during + after
 
 
 def every_nth(steps: int, traffic: Iterable[Traffic]) -> list[Exchange]:

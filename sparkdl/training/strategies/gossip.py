@@ -79,11 +79,11 @@ class Gossip(Strategy):
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
         """One exchange per bucket at the end of each block, with the neighbours.
 
-        A random pair counts as half the ranks apart.
+        A random pair counts as half the ranks apart; of an odd number of workers, one of which rests, as of all.
         """
         workers, buckets = len(hosts), make_buckets(parameters, self.bucket_bytes)
-        hops, paired = ((1, -1), 1.0) if self.graph == "ring" else ((workers // 2,), (workers - workers % 2) / workers)
-        return every_nth(self.every, [traffic.neighbours(one.buffer.nbytes, hosts, hops) * paired for one in buckets])
+        hops = (1, -1) if self.graph == "ring" else (workers // 2,)
+        return every_nth(self.every, [traffic.neighbours(one.buffer.nbytes, hosts, hops) for one in buckets])
 
 
 def neighbours(strategy: Gossip, rank: int, size: int, exchange: int) -> list[int]:

@@ -56,8 +56,8 @@ class LocalSGD(Strategy):
 
     Each epoch's end ends the block, so that validation, the result and checkpoints have equal replicas. Optimizer,
     scheduler, ``maxGradNorm`` and the scale of fp16 are each worker's own; the optimizer's state is never averaged.
-    A worker holds two more copies of the weights, with ``momentum`` three. On one worker only ``lr`` and ``momentum``
-    have an effect.
+    A worker holds two more copies of the weights, with ``momentum`` three. On one worker
+    ``reset_inner`` and ``reduce`` have no effect.
 
     Attributes:
         every: steps of a block.
@@ -156,7 +156,7 @@ class LocalSGDSync:
         self._warmup = AllReduceSync(AllReduce(), replica, group) if strategy.warmup else None
         self._warmed = 0  # finished steps of the warm-up
         self._block = BlockCounter(strategy.every, warn=group.rank == 0)
-        self._weight = 0.0  # of this worker's rows in the block
+        self._weight, self._total = 0.0, 0.0  # of this worker's rows in the block, and of all
         self._velocity: dict[int, Tensor] = {}  # by parameter; empty without momentum, and before the first exchange
         self._start = [parameter.detach().clone() for parameter in replica.parameters]  # w
 
@@ -181,7 +181,7 @@ class LocalSGDSync:
             return
         enter_phase("update")
         self._replica.apply()
-        self._weight += batch.weight
+        self._weight, self._total = self._weight + batch.weight, self._total + batch.step_weight
         if self._block.step():
             self._exchange()
 
@@ -201,6 +201,7 @@ class LocalSGDSync:
         start = by_index(self._start) if self._block.steps else {}
         replicated = {"warmed": self._warmed, "block": self._block.state_dict(), "start": start}
         replicated["velocity"] = self._velocity
+        replicated["total"] = self._total
         return {"replicated": replicated, "weight": self._weight, "reduction": self._sum.reduction.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -215,7 +216,7 @@ class LocalSGDSync:
                 self._start[index].copy_(replicated["start"][index])
             if index in replicated["velocity"]:
                 self._velocity[index] = replicated["velocity"][index].to(parameter.device)
-        self._weight = state.get("weight", 0.0)
+        self._weight, self._total = state.get("weight", 0.0), replicated["total"]
         if "reduction" in state:
             self._sum.reduction.load_state_dict(state["reduction"])
 
@@ -233,17 +234,15 @@ class LocalSGDSync:
     def _exchange(self) -> None:
         """End the block: average the buffers, take the outer step, and begin the next block."""
         strategy = self._strategy
-        total = torch.tensor(self._weight, dtype=torch.float64, device=self._start[0].device)
-        self._group.sum_(total)
-        share = self._weight / float(total) if total else 0.0
+        total, share = self._total, self._weight / self._total if self._total else 0.0
         # One worker's mean is its own weights, which must not round. Without rows, nobody has moved.
         if total and (self._group.size > 1 or strategy.lr != 1 or strategy.momentum):
             self._step(share)
             if strategy.average_buffers:
                 average_buffers(self._replica.module, self._group, share)
-        if strategy.reset_inner:
+        if strategy.reset_inner and self._group.size > 1:
             self._replica.optimizer.state.clear()
-        self._weight = 0.0
+        self._weight, self._total = 0.0, 0.0
 
     @torch.no_grad()
     def _step(self, share: float) -> None:

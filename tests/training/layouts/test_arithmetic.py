@@ -208,34 +208,11 @@ def test_sync_batch_norm_needs_gpus_and_several_workers():
         assert exchanges_statistics(sync_batch_norm(model(), world), world) is expected
 
 
-def test_a_worker_without_rows_takes_part_in_sync_batch_norm():
-    """The others wait for its statistics, in the forward and in the backward pass."""
-    calls = []
-
-    class Exchange(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            calls.append(len(x))
-            if x.requires_grad:
-                x.register_hook(lambda gradient: calls.append("backward"))
-            return x
-
-    replica = placed(model=lambda: nn.Sequential(nn.Linear(3, 4), Exchange(), nn.Linear(4, 1)))
+def test_sync_batch_norm_needs_rows_of_each_worker_in_each_step():
+    """The others would wait for its statistics."""
+    replica = placed()
     empty = Batch((X[:0],), Y[:0], None, None, 0, 0.0, 0.0)
     assert replica.gradients(empty).item() == 0.0
-    assert calls == []
-    replica._exchanges = True
-    assert replica.gradients(empty).item() == 0.0
-    assert calls == [0, "backward"]
-    assert all(not parameter.grad.any() for parameter in replica.parameters)
-    assert replica.output is None
-
-
-def test_a_model_that_needs_rows_is_named_with_sync_batch_norm():
-    class Flat(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.view(len(x), -1)
-
-    replica = placed(model=lambda: nn.Sequential(Flat(), nn.Linear(3, 1)))
-    replica._exchanges = True
-    with pytest.raises(InvalidInput, match=r"Its inputs were \[0, 3\] float32.*SyncBatchNorm.*flatten\(1\)"):
-        replica.gradients(Batch((X[:0],), Y[:0], None, None, 0, 0.0, 0.0))
+    replica.needs_rows = True
+    with pytest.raises(InvalidInput, match=r"no row of positive weight in a step.*SyncBatchNorm.*dropLast=True"):
+        replica.gradients(empty)

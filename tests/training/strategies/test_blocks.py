@@ -17,6 +17,7 @@ from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import unpack
 from sparkdl.training.loop import Training
@@ -120,3 +121,10 @@ def test_buffers_are_averaged_at_the_end_of_a_block(pair, tmp_path):
             states = (unpack_state(folder.file(step, rank).read_bytes()) for rank in range(2))
             means = [state["local"]["replica"]["local"]["buffers"]["norm.running_mean"] for state in states]
             assert torch.equal(*means) == alike
+
+
+def test_a_state_of_another_strategy_raises(tmp_path):
+    folder = Folder(str(tmp_path))
+    run(InlineCluster(), "Adam", folder, strategy=LocalSGD(every=3), epochs=1)
+    with pytest.raises(InvalidInput, match="of the strategy LocalSGD, and this training's is AllReduce"):
+        run(InlineCluster(), "Adam", replace(folder, start=2), epochs=1)

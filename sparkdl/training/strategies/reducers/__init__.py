@@ -7,6 +7,7 @@ the state and sums buckets. Each reducer is one self-contained file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from sparkdl.cluster.group.world import Group
@@ -51,8 +52,10 @@ class Reducer(Protocol):
     def open(self, buckets: Sequence[Bucket], group: Group) -> Reduction:
         """Open the reducer for these buckets."""
 
-    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
-        """The traffic of one sum of ``bucket``, from its shapes and dtype alone: it may be on the device ``meta``.
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
+        """The exchanges of one sum of ``bucket``, from its shapes and dtype alone: it may be on the device ``meta``.
+
+        The first one starts when the bucket is full, during the backward pass, and the others after it.
 
         Args:
             bucket: the bucket.
@@ -66,4 +69,9 @@ class Reducer(Protocol):
 
 def sent_bytes(reducer: Reducer, buckets: Sequence[Bucket], workers: int) -> int:
     """Bytes that a worker sends to sum all buckets once."""
-    return round(sum(reducer.traffic(bucket, one_per_host(workers)).bytes for bucket in buckets))
+    return round(sum(one.bytes for bucket in buckets for one in traffic_of(reducer, bucket, one_per_host(workers))))
+
+
+def traffic_of(reducer: Reducer, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
+    """The exchanges of one sum; raises InvalidInput if the reducer has no cost model."""
+    return getattr(reducer, "traffic", partial(Reducer.traffic, reducer))(bucket, hosts)

@@ -46,26 +46,21 @@ class Cast:
         check_real(self, buckets)
         return CastReduction(self, buckets, group)
 
-    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
         """Ring all-reduces of half-precision gradients and of the uncompressed counts."""
         values = bucket.buffer.numel() - len(bucket.used)
         sizes = (DTYPES[self.dtype].itemsize * values, bucket.used.nbytes)
-        return at_once(all_reduce(size, hosts) for size in sizes)
+        return [at_once(all_reduce(size, hosts) for size in sizes)]
 
 
 class CastReduction:
     """The backend's all-reduce of rounded gradients; it has no state."""
 
     def __init__(self, reducer: Cast, buckets: Sequence[Bucket], group: Group) -> None:
-        self._reducer, self._buckets, self._group = reducer, buckets, group
+        self._group, self.bytes_per_step = group, sent_bytes(reducer, buckets, group.size)
         dtype = DTYPES[reducer.dtype]
         gradients = {bucket.index: bucket.buffer[: -len(bucket.used)] for bucket in buckets}
         self._casts = {index: (full, torch.empty_like(full, dtype=dtype)) for index, full in gradients.items()}
-
-    @property
-    def bytes_per_step(self) -> int:
-        """Bytes that this worker sends by the ring: half-precision gradients, and uncompressed counts."""
-        return sent_bytes(self._reducer, self._buckets, self._group.size)
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Round the gradients and start their all-reduce; half precision could not count many workers."""

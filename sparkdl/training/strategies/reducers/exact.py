@@ -13,12 +13,12 @@ from typing import Any
 from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
-from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce, one_per_host
+from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce
 
 
 def ring_bytes(size: int, workers: int) -> int:
     """Bytes that each worker sends in a ring all-reduce of ``size`` bytes."""
-    return int(all_reduce(size, one_per_host(workers)).bytes)
+    return 2 * (workers - 1) * size // workers
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Exact:
         """Open the reducer."""
         return ExactReduction(self, buckets, group)
 
-    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
         """A ring all-reduce of the bucket's buffer."""
-        return all_reduce(bucket.buffer.nbytes, hosts)
+        return [all_reduce(bucket.buffer.nbytes, hosts)]
 
 
 class ExactReduction:
@@ -42,13 +42,8 @@ class ExactReduction:
     """
 
     def __init__(self, reducer: Exact, buckets: Sequence[Bucket], group: Group) -> None:
-        self._reducer, self._buckets, self._group = reducer, buckets, group
+        self._group, self.bytes_per_step = group, sent_bytes(reducer, buckets, group.size)
         self._last: dict[int, Any] = {}  # by bucket, under NCCL: the sum of the step before
-
-    @property
-    def bytes_per_step(self) -> int:
-        """Bytes that this worker sends by the ring."""
-        return sent_bytes(self._reducer, self._buckets, self._group.size)
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Start the backend's all-reduce of the bucket's buffer."""
@@ -63,7 +58,10 @@ class ExactReduction:
         return OnStream(exchange)
 
     def state_dict(self) -> dict[str, Any]:
-        """An empty state."""
+        """An empty state, once no sum is pending: a checkpoint holds no step whose sum failed."""
+        with reaching_peers():
+            while self._last:
+                self._last.popitem()[1].wait()
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

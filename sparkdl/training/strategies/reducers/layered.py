@@ -68,10 +68,10 @@ class Layered:
         """Open the reducer; this connects the workers of each subgroup, and the leaders."""
         return LayeredReduction(buckets, group, self._rule)
 
-    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
         """Inside the subgroups, and a ring of their leaders."""
         groups = self._rule([*map(str, hosts)])
-        return layered(bucket.buffer.nbytes, [[hosts[rank] for rank in group] for group in groups])
+        return [layered(bucket.buffer.nbytes, [[hosts[rank] for rank in group] for group in groups])]
 
     @property
     def _rule(self) -> Rule:
@@ -96,14 +96,7 @@ class LayeredReduction:
 
         Gloo broadcasts by a tree: in subgroups of more than two workers, others send some of the leader's bytes.
         """
-        return sum(sum(self._sent(bucket.buffer.nbytes).values()) for bucket in self._buckets)
-
-    @property
-    def bytes_between_hosts(self) -> int:
-        """The part of ``bytes_per_step`` that leaves this worker's host."""
-        hosts, own = self._group.hosts, self._group.rank
-        sent = (self._sent(bucket.buffer.nbytes) for bucket in self._buckets)
-        return sum(size for one in sent for to, size in one.items() if hosts[to] != hosts[own])
+        return sum(self._sent(bucket.buffer.nbytes) for bucket in self._buckets)
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Start to sum a bucket inside the subgroup; the rest follows in a thread, under NCCL on a stream."""
@@ -147,18 +140,13 @@ class LayeredReduction:
         work: PendingReduce = pending
         return work
 
-    def _sent(self, size: int) -> dict[int, int]:
-        """Bytes that this worker sends to each rank for a bucket of ``size`` bytes."""
-        own = self._group.rank
-        subgroup = next(one for one in self._subgroups if own in one)
-        if own != subgroup[0]:
-            return {subgroup[0]: size}
-        firsts = [one[0] for one in self._subgroups]
-        following = firsts[(firsts.index(own) + 1) % len(firsts)]
-        sent = {following: ring_bytes(size, len(firsts))} | dict.fromkeys(subgroup[1:], size)
-        if len(subgroup) > 1:  # gloo reduces by a ring, in which the leader takes part
-            sent[subgroup[1]] += ring_bytes(size, len(subgroup)) // 2
-        return sent
+    def _sent(self, size: int) -> int:
+        """Bytes that this worker sends for a bucket of ``size`` bytes."""
+        subgroup = next(one for one in self._subgroups if self._group.rank in one)
+        if self._group.rank != subgroup[0]:
+            return size
+        inside = (len(subgroup) - 1) * size + ring_bytes(size, len(subgroup)) // 2  # gloo reduces by a ring
+        return inside + ring_bytes(size, len(self._subgroups))
 
 
 @dataclass(frozen=True)

@@ -74,16 +74,16 @@ class OneBit:
         check_real(self, buckets)
         return OneBitReduction(self, buckets, group)
 
-    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
         """After the warm-up: messages to the owners and from them, and the uncompressed gradients."""
         matrices, exact = _coded(bucket)
         if not matrices:
-            return all_reduce(bucket.buffer.nbytes, hosts)
+            return [all_reduce(bucket.buffer.nbytes, hosts)]
         elements = sum(matrix.numel() for matrix in matrices)
         residual = torch.empty(elements, dtype=residual_dtype(bucket), device="meta")
         width = _width([*_deal(matrices, residual, len(hosts))], residual)
         uncompressed = all_reduce(sum(map(len, exact)) * bucket.buffer.element_size(), hosts)
-        return at_once([all_to_all(len(hosts) * width, hosts), uncompressed]) + all_gather(width, hosts)
+        return [at_once([all_to_all(len(hosts) * width, hosts), uncompressed]), all_gather(width, hosts)]
 
 
 class OneBitReduction:

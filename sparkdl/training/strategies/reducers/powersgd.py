@@ -80,15 +80,15 @@ class PowerSGD:
         check_real(self, buckets)
         return PowerSGDReduction(self, buckets, group)
 
-    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
         """After the warm-up: ring all-reduces of all P with the uncompressed gradients, and of all Q."""
         matrices, exact = self.split(bucket)
         if not matrices:
-            return all_reduce(bucket.buffer.nbytes, hosts)
+            return [all_reduce(bucket.buffer.nbytes, hosts)]
         number = residual_dtype(bucket).itemsize
         first = sum(len(matrix) * rank for matrix, rank in matrices) + sum(map(len, exact))
         second = sum(matrix.shape[1] * rank for matrix, rank in matrices)
-        return all_reduce(number * first, hosts) + all_reduce(number * second, hosts)
+        return [all_reduce(number * first, hosts), all_reduce(number * second, hosts)]
 
     def split(self, bucket: Bucket) -> tuple[list[tuple[Tensor, int]], list[Tensor]]:
         """The gradients to compress, as matrices with their ranks; the others with the counts of workers, flat."""

@@ -55,11 +55,11 @@ class TopK:
         check_real(self, buckets)
         return TopKReduction(self, buckets, group)
 
-    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
         """All-gathers of values with the counts, and of indices."""
         sent = sum(self.counts(bucket))
         values = (sent + len(bucket.used)) * bucket.buffer.element_size()
-        return at_once(all_gather(size, hosts) for size in (values, sent * index_dtype(bucket).itemsize))
+        return [at_once(all_gather(size, hosts) for size in (values, sent * index_dtype(bucket).itemsize))]
 
     def counts(self, bucket: Bucket) -> list[int]:
         """The number of elements of each gradient that a worker sends."""
@@ -75,13 +75,9 @@ class TopKReduction:
     """An all-gather of values and indices."""
 
     def __init__(self, reducer: TopK, buckets: Sequence[Bucket], group: Group) -> None:
-        self._reducer, self._buckets, self._group = reducer, buckets, group
+        self._reducer, self._group = reducer, group
+        self.bytes_per_step = sent_bytes(reducer, buckets, group.size)
         self._sparse = {bucket.index: _Sparse(bucket, reducer, group.size) for bucket in buckets}
-
-    @property
-    def bytes_per_step(self) -> int:
-        """Bytes that this worker sends: its values, counts and indices, once to each other worker."""
-        return sent_bytes(self._reducer, self._buckets, self._group.size)
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Select the largest elements and start to gather them."""

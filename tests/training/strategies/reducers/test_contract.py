@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -101,7 +102,8 @@ def test_resumed_sums_are_bit_identical(pair, reducer):
 @pytest.mark.parametrize("reducer", FEEDBACK, ids=str)
 def test_infinite_gradient_reaches_all_and_leaves_no_residual(pair, reducer):
     results = pair.gang(Reduce(reducer, steps=(0, 4), poison=1))
-    assert_same(results[:1])
+    for ours, theirs in zip(*(itertools.chain(*result["sums"]) for result in results), strict=True):
+        assert torch.equal(ours.nan_to_num(), theirs.nan_to_num())
     for result in results:
         finite = [all(bool(buffer.isfinite().all()) for buffer in step) for step in result["sums"]]
         assert finite == [True, False, True, True]

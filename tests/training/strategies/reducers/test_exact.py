@@ -57,3 +57,14 @@ def test_a_lost_sum_of_nccl_raises_one_step_later():
     step(group, reduction, buckets)
     with pytest.raises(PeerLost, match="another worker is unreachable: the collective exceeded the timeout"):
         step(group, reduction, buckets)
+
+
+def test_a_checkpoint_waits_for_the_sums_of_nccl():
+    group, buckets = Nccl(lost=(3,)), make_buckets([*nn.Linear(2, 2).parameters()], 1)
+    reduction = Exact().open(buckets, group)
+    step(group, reduction, buckets)
+    assert reduction.state_dict() == {}
+    assert {("wait", 0), ("wait", 1)} <= {*group.calls}
+    step(group, reduction, buckets)
+    with pytest.raises(PeerLost):
+        reduction.state_dict()
