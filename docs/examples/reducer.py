@@ -16,17 +16,17 @@ class HalfPrecision(Reducer):
     def open(self, buckets: Sequence[Bucket], group: Group) -> Reduction:
         return HalfReduction(self, buckets, group)
 
-    def traffic(self, bucket: Bucket, hosts: Hosts) -> Traffic:
-        return all_reduce(2 * bucket.buffer.numel(), hosts)
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
+        return [all_reduce(2 * bucket.buffer.numel(), hosts)]
 
 
 class HalfReduction(Reduction):
     def __init__(self, reducer: Reducer, buckets: Sequence[Bucket], group: Group) -> None:
-        self.reducer, self.buckets, self.group = reducer, buckets, group
+        self.group, self.sent = group, sent_bytes(reducer, buckets, group.size)
 
     @property
     def bytes_per_step(self) -> int:
-        return sent_bytes(self.reducer, self.buckets, self.group.size)
+        return self.sent
 
     def start(self, bucket: Bucket) -> PendingReduce:
         half = bucket.buffer.to(torch.bfloat16)
