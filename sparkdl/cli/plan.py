@@ -3,8 +3,8 @@
     sparkdl plan --config train.yaml --workers 16 --bandwidth 100 --latency 0.001 --compute 0.05
 
 The model comes from the configuration of ``sparkdl train``, whose rows and output are not used, or from ``--model``.
-``sparkdl doctor`` measures bandwidth and latency. ``compute`` is the time of a step of one worker, which has its share of
-the batch. No Spark session starts.
+``sparkdl doctor`` measures bandwidth and latency. ``compute`` is the time of a step of one worker, on its share of the
+batch. No Spark session starts.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 from torch import nn
 
@@ -91,6 +92,13 @@ def test_parameters_of_a_module_or_factory_count_in_the_dtype_of_the_training(ca
     command.plan(estimator=estimator, bandwidth=100.0, latency=0.001)
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("AllReduce() ")]
     assert row.split()[1] == f"{(1000 + 2) * size / 1e6:.3f}"
+
+
+def test_explanation_takes_integers_of_numpy_and_has_no_efficiency_without_compute():
+    explained = AllReduce().explain(nn.Linear(99, 10), np.int64(1), 100.0, 0.001)
+    assert explained == AllReduce().explain(nn.Linear(99, 10), 1, 100.0, 0.001)
+    assert str(explained).splitlines()[0] == "AllReduce(), 1 worker"
+    assert str(explained).splitlines()[-1].split() == ["efficiency", "-"]
 
 
 def test_each_row_names_its_steps_and_one_worker_is_singular(planned):

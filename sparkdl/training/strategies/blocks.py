@@ -50,8 +50,8 @@ class BlockCounter:
         steps, self.steps = self.steps, 0
         if steps and not self._settled and self.warn:
             notify(
-                f"every={self._every} is ignored: the epoch ended its only block after step {steps} of {self._every}. "
-                "Lower every, or batchSize."
+                f"every={self._every} is ignored: the epoch ended its only block after step {steps} of {self._every}, "
+                "with an exchange of all workers. Lower every, or batchSize."
             )
             self._settled = True
         return bool(steps)

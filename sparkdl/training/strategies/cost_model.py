@@ -177,7 +177,7 @@ def hosts_of(workers: int | Sequence[Hashable]) -> Hosts:
     Raises:
         InvalidInput: there is no worker.
     """
-    hosts = one_per_host(workers) if isinstance(workers, Integral) else workers
+    hosts = one_per_host(int(workers)) if isinstance(workers, int | Integral) else workers  # also numpy's integers
     if len(hosts) < 1:
         raise InvalidInput(f"workers is {workers}; expected at least one worker.")
     return hosts
