@@ -1,7 +1,7 @@
 """Encoding and decoding gradients against the all-reduce of the same gradients, over loopback.
 
-Two processes encode and decode the buckets of a model, without an exchange, and sum the same buckets uncompressed over
-gloo, in turn. Over loopback no network is saved, so the bars bound the cost of compression.
+Two processes encode and decode the buckets of a model, without an exchange. By turns, they sum the same buckets over
+gloo, uncompressed. Over loopback no network is saved, so the bars bound the cost of compression.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The picture of the time to an accuracy against the bandwidth: ``python -m benchmarks.slow_links.picture IN OUT``.
 
 ``IN`` is the output of the measurements ``target`` and ``seconds``. A line is the number of steps to the target times
-the seconds a step at each rate, since the rate does not change the steps of a synchronous strategy. A dot is a measured
-time. ``OUT`` is a PNG or SVG file by its suffix.
+the seconds a step at each rate. The rate does not change the steps of a synchronous strategy. A dot is a measured time.
+``OUT`` is a PNG or SVG file by its suffix.
 """
 
 from __future__ import annotations

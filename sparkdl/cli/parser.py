@@ -76,7 +76,7 @@ class Parser(ArgumentParser):
         return {name: value for name, value in vars(objects).items() if name != "config"}
 
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, **kwargs: Any) -> list[str]:
-        """Add a class's arguments; a protocol as type accepts any class with the protocol's methods."""
+        """Add a class's arguments; a protocol as type accepts any class with its methods, if they have no default."""
         types = _protocols(theclass) | _open_types(theclass)
         kwargs["skip"] = {*kwargs.get("skip", ()), *types}
         added = super().add_class_arguments(theclass, nested_key, **kwargs)
@@ -202,11 +202,23 @@ def _opened(hint: Any) -> Any:
 
 @cache
 def _without_annotations(protocol: type) -> type:
-    """The protocol without annotations: jsonargparse requires identical types of arguments."""
+    """The protocol without annotations, since jsonargparse requires identical types of arguments.
+
+    Methods with a default implementation are left out: a class need not have them.
+    """
     methods = {}
     for name, method in vars(protocol).items():
-        if inspect.isfunction(method) and not name.startswith("_"):
+        if inspect.isfunction(method) and not name.startswith("_") and _is_empty(method):
             bare = FunctionType(method.__code__, method.__globals__, name, method.__defaults__, method.__closure__)
             bare.__kwdefaults__ = method.__kwdefaults__
             methods[name] = bare
     return type(protocol)(protocol.__name__, (Protocol,), {"__module__": protocol.__module__, **methods})
+
+
+def _is_empty(method: FunctionType) -> bool:
+    """Whether a method consists of its docstring."""
+
+    def empty() -> None:
+        """The body."""
+
+    return method.__code__.co_code == empty.__code__.co_code

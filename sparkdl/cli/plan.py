@@ -3,8 +3,8 @@
     sparkdl plan --config train.yaml --workers 16 --bandwidth 100 --latency 0.001 --compute 0.05
 
 The model comes from the configuration of ``sparkdl train``, whose rows and output are not used, or from ``--model``.
-``sparkdl doctor`` measures bandwidth and latency. ``compute`` is the time of a step on one worker. No Spark session
-starts.
+``sparkdl doctor`` measures bandwidth and latency. ``compute`` is the time of a step of one worker, on its share of the
+batch. No Spark session starts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import nn
 from sparkdl.cli.data import Data
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
+from sparkdl.training.objective import ModelFactory, Objective
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.cost_model import Cost, described
@@ -33,9 +34,10 @@ from sparkdl.training.strategies.reducers.topk import TopK
 STRATEGIES: tuple[Strategy, ...] = (
     AllReduce(),
     *(AllReduce(reduce=reduce) for reduce in (Layered(), Cast(), TopK(), OneBit(), PowerSGD())),
-    LocalSGD(every=10),
-    ElasticAveraging(every=10),
-    Gossip(every=10),
+    # In none of them 8 is the default, which the table would leave out.
+    LocalSGD(every=8),
+    ElasticAveraging(every=8),
+    Gossip(every=8),
 )
 """The rows of the table."""
 
@@ -59,10 +61,11 @@ def plan(
     Args:
         bandwidth: Mbit/s of a host's link in each direction, as sparkdl doctor measures it.
         latency: seconds that a small message takes between two hosts, as sparkdl doctor measures it.
-        workers: their number; default: numWorkers of the estimator.
+        workers: their number, at least 1; default: numWorkers of the estimator.
         workers_per_host: workers that share a host's link.
-        compute: seconds of a step of one worker; default 0: only communication is compared.
-        estimator: an estimator of sparkdl train, for its model, numWorkers and strategy.
+        compute: seconds of a step of one worker, measured with numWorkers=1 and batchSize divided by the number of
+            workers; default 0: only communication is compared.
+        estimator: an estimator of sparkdl train, for its model, precision, numWorkers and strategy.
         model: a class or function that makes the model, instead of an estimator.
         data: of a configuration of sparkdl train; not read.
         test: of a configuration of sparkdl train; not read.
@@ -71,29 +74,45 @@ def plan(
     """
     if (estimator is None) == (model is None):
         raise InvalidInput(f"{'no' if model is None else 'a'} model and estimator are given; expected one of them.")
-    workers = workers or (None if estimator is None else estimator.getNumWorkers())
+    if workers is None and estimator is not None:
+        workers = estimator.getNumWorkers()
     if workers is None:
         raise InvalidInput("workers is missing; expected their number, or an estimator with numWorkers.")
     if min(workers, workers_per_host) < 1:
         raise InvalidInput(f"workers is {workers} and workers_per_host {workers_per_host}; expected at least 1.")
-    made = (model or estimator.getModel())()  # type: ignore[union-attr]  # one of them is given
+    made = module(estimator, model)
     hosts = [rank // workers_per_host for rank in range(workers)]
-    costs = [one.explain(made, hosts, bandwidth, latency, compute=compute) for one in candidates(estimator)]
-    placed = f"{workers} workers, {workers_per_host} on each host"
+
+    def explain(strategy: Strategy) -> Cost:
+        # Not as a method: the user's class may lack those with a default.
+        return Strategy.explain(strategy, made, hosts, bandwidth, latency, compute=compute)
+
+    costs = [explain(one) for one in STRATEGIES]
+    costs += configured(estimator, explain)
+    placed = f"{workers} worker{'s' if workers > 1 else ''}, {workers_per_host} on each host"
     print(f"{placed}; {bandwidth:g} Mbit/s; latency {latency:g} s; {compute:g} s of computation")
     print("\n".join(table(costs)))
 
 
-def candidates(estimator: DistributedEstimator | None) -> Iterator[Strategy]:
-    """All built-in strategies, and the estimator's; a warning if the model knows no cost of the latter."""
-    yield from STRATEGIES
+def module(estimator: DistributedEstimator | None, model: Callable[[], nn.Module] | None) -> nn.Module:
+    """The module whose parameters workers exchange, in the dtype of the training."""
+    objective = Objective(cast(ModelFactory, model), nn.MSELoss()) if estimator is None else estimator.objective()
+    return objective.build()
+
+
+def configured(estimator: DistributedEstimator | None, explain: Callable[[Strategy], Cost]) -> list[Cost]:
+    """The cost of the estimator's strategy, unless it is a row already; a warning if it has no cost model."""
     strategy = None if estimator is None else estimator.getStrategy()
     if strategy is None or strategy in STRATEGIES:
-        return
-    if getattr(type(strategy), "exchanges", Strategy.exchanges) is Strategy.exchanges:
-        warnings.warn(f"strategy={described(strategy)} is ignored: its steps have no cost model.", stacklevel=2)
-        return
-    yield cast(Strategy, strategy)
+        return []
+    reason = "its steps have no cost model."
+    if hasattr(strategy, "exchanges"):
+        try:
+            return [explain(cast(Strategy, strategy))]
+        except InvalidInput as error:
+            reason = str(error)
+    warnings.warn(f"strategy={described(strategy)} is ignored: {reason}", stacklevel=2)
+    return []
 
 
 def table(costs: Sequence[Cost]) -> Iterator[str]:

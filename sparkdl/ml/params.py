@@ -295,7 +295,10 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         _NOT_IN_ROUNDS,
     )
     maxGradNorm: Param[float | None] = param(
-        "largest L2 norm of the global gradient; None for any", positive("a number above 0, or None"), None, _STEPS
+        "largest L2 norm of the global gradient, or with local steps of each worker's own; None for any",
+        positive("a number above 0, or None"),
+        None,
+        _STEPS,
     )
     microBatches: Param[int] = param("micro-batches of each worker per step", at_least(1), 1, _NOT_IN_ROUNDS)
     numClasses: Param[int | None] = param(

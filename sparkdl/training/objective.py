@@ -51,7 +51,8 @@ class Objective:
         metrics: name -> ``torchmetrics.Metric`` (copied before use); default: none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"`` (autocast; weights stay float32; fp16 scales the loss), or
             ``"fp64"``.
-        max_grad_norm: largest L2 norm of the global gradient; default: none.
+        max_grad_norm: largest L2 norm of the global gradient, and with strategies of local steps of each worker's own;
+            default: none.
         channels_last: whether weights and inputs ``[B, C, H, W]`` have their channels last in memory.
         compile: the backend of ``torch.compile``, such as ``"inductor"``; default: none. If the compiler fails, the
             module runs uncompiled, with a warning.

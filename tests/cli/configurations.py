@@ -15,6 +15,8 @@ from tests.sessions import ROOT
 NETS = """
 from torch import nn
 
+from sparkdl.training.strategies.reducers import Reducer
+
 class Net(nn.Module):
     def __init__(self, hidden: int = 8, activation: nn.Module | None = None):
         super().__init__()
@@ -41,6 +43,24 @@ class Saves:
 
     def on_epoch(self, run):
         pass
+
+class Own:
+    def attach(self, replica, group):
+        pass
+
+class WithCost(Own):
+    def exchanges(self, parameters, hosts):
+        return []
+
+class Sums:
+    def __init__(self, terms: int = 1):
+        self.terms = terms
+
+    def open(self, buckets, group):
+        pass
+
+class OfProtocol(Sums, Reducer):
+    pass
 """
 
 

@@ -112,6 +112,16 @@ def test_configuration_describes_a_strategy(estimator, strategy):
     assert estimator({"strategy": given}).getStrategy() == strategy
 
 
+def test_strategy_and_reducer_need_only_the_methods_without_a_default(estimator, refused, write):
+    assert type(estimator({"strategy": "some_nets.Own"}).getStrategy()).__name__ == "Own"
+    for name in ("Sums", "OfProtocol"):
+        reduce = {"class_path": f"some_nets.{name}", "init_args": {"terms": 3}}
+        given = {"class_path": "sparkdl.AllReduce", "init_args": {"reduce": reduce}}
+        assert estimator({"strategy": given}).getStrategy().reduce.terms == 3
+    given = {"class_path": "sparkdl.AllReduce", "init_args": {"reduce": "some_nets.Own"}}
+    assert "does not implement protocol Reducer" in refused("--config", write({f"{ARGUMENTS}.strategy": given}))
+
+
 def test_model_and_loss_may_be_functions_and_arguments_objects(estimator):
     """A function needs no annotations."""
     build = {"class_path": "some_nets.build", "init_args": {"hidden": 3}}

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
 
+import numpy as np
+import pytest
+from torch import nn
+
+from sparkdl import TorchClassifier
 from sparkdl.cli import plan as command
 from sparkdl.cli.commands import run
 from sparkdl.training.strategies.allreduce import AllReduce
@@ -61,6 +66,48 @@ def test_algorithm_of_rounds_has_no_cost(planned):
     assert code == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("some_nets.Own",), "its steps have no cost model"),
+        (("sparkdl.AllReduce", "--estimator.strategy.reduce", "some_nets.OfProtocol"), ".* has no cost model"),
+    ],
+)
+def test_strategy_without_a_cost_model_is_no_row(planned, words, reason):
+    with pytest.warns(UserWarning, match=rf"^strategy=.*(Own|OfProtocol).* is ignored: {reason}"):
+        code, (_, _, *rows), _ = planned(*CONFIGURED, *LINK, "--estimator.strategy", *words)
+    assert (code, len(rows)) == (0, len(command.STRATEGIES))
+
+
+def test_strategy_needs_only_exchanges(planned):
+    code, (_, _, first, *_), _ = planned(*CONFIGURED, *LINK, "--estimator.strategy", "some_nets.WithCost")
+    assert (code, first.split()[-4:]) == (0, ["0.000", "0.0", "0.0000", "-"])
+
+
+@pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("bf16", 4), ("fp64", 8)])
+@pytest.mark.parametrize("model", [nn.Linear(99, 10), partial(nn.Linear, 99), nn.Linear(99, 10).half()])
+def test_parameters_of_a_module_or_factory_count_in_the_dtype_of_the_training(capsys, model, precision, size):
+    settings = {} if isinstance(model, nn.Module) else {"modelArgs": {"out_features": 10}}
+    estimator = TorchClassifier(model=model, precision=precision, numWorkers=2, **settings)
+    command.plan(estimator=estimator, bandwidth=100.0, latency=0.001)
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("AllReduce() ")]
+    assert row.split()[1] == f"{(1000 + 2) * size / 1e6:.3f}"
+
+
+def test_explanation_takes_integers_of_numpy_and_has_no_efficiency_without_compute():
+    explained = AllReduce().explain(nn.Linear(99, 10), np.int64(1), 100.0, 0.001)
+    assert explained == AllReduce().explain(nn.Linear(99, 10), 1, 100.0, 0.001)
+    assert str(explained).splitlines()[0] == "AllReduce(), 1 worker"
+    assert str(explained).splitlines()[-1].split() == ["efficiency", "-"]
+
+
+def test_each_row_names_its_steps_and_one_worker_is_singular(planned):
+    words = ("--model", "torch.nn.Linear", "--model.in_features", 8, "--model.out_features", 8, "--workers", 1, *LINK)
+    code, (first, _, *rows), _ = planned(*words)
+    assert (code, first.partition(",")[0]) == (0, "1 worker")
+    assert len([row for row in rows if "(every=8)" in row]) == 3
+
+
 def test_model_alone_and_workers_that_share_hosts(planned):
     words = ("--model", "torch.nn.Linear", "--model.in_features", 8, "--model.out_features", 8, "--workers", 4, *LINK)
     separate, shared = (planned(*words, "--workers_per_host", number) for number in (1, 4))
@@ -76,6 +123,7 @@ def test_model_alone_and_workers_that_share_hosts(planned):
         ((*LINK, "--workers", 2), "no model and estimator are given; expected one of them."),
         ((*LINK, *CONFIGURED, "--model", "some_nets.Net"), "a model and estimator are given; expected one of them."),
         ((*LINK, "--model", "some_nets.Net"), "workers is missing; expected their number, or an estimator"),
+        ((*LINK, *CONFIGURED, "--workers", 0), "workers is 0 and workers_per_host 1; expected at least 1."),
         ((*LINK, *CONFIGURED, "--workers", -1), "workers is -1 and workers_per_host 1; expected at least 1."),
         (("--bandwidth", 0, "--latency", 0, *CONFIGURED), "bandwidth is 0.0 Mbit/s; expected more than 0."),
         ((*LINK, *CONFIGURED, "--compute", -1), "compute is -1.0 s; expected at least 0."),

@@ -1,7 +1,7 @@
 """Bandwidth and latency of the links between hosts.
 
-One worker of each host sends zeros to that of the next host, all at the same time as in a ring all-reduce. So each link
-carries one stream in each direction. A stream ends after a second, and after 64 MiB on fast links.
+One worker of each host sends zeros to the worker of the next host. All send at the same time, as in a ring all-reduce.
+So each link carries one stream in each direction. A stream ends after a second, and after 64 MiB on fast links.
 """
 
 from __future__ import annotations

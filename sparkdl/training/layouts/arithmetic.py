@@ -24,8 +24,9 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
 class LossScaler:
     """Scales the loss of fp16, whose small gradients would become 0; does nothing for other precisions.
 
-    The scale is the same on all workers, since it follows from summed gradients. If one of these is infinite or NaN,
-    the step is skipped and the scale halved: P. Micikevicius et al., Mixed precision training, 2018.
+    If a gradient is infinite or NaN, the step is skipped and the scale halved: P. Micikevicius et al., Mixed precision
+    training, 2018. With ``AllReduce`` the scale is the same on all workers, since it follows from summed gradients.
+    With strategies of local steps, it is each worker's own.
     """
 
     def __init__(self, precision: str, device: torch.device) -> None:

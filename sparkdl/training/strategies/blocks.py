@@ -52,7 +52,7 @@ class BlockCounter:
             if self.warn:
                 notify(
                     f"every={self._every} is ignored: the epoch ended its only block after step {steps} of "
-                    f"{self._every}. Lower every, or batchSize."
+                    f"{self._every}, with an exchange of all workers. Lower every, or batchSize."
                 )
             self._settled = True
         return bool(steps)

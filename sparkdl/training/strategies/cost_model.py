@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -120,10 +121,10 @@ class Cost:
             "computation": f"{self.compute:.4f} s",
             "overhead": f"{self.overhead:.4f} s",
             "step": f"{self.seconds:.4f} s",
-            "efficiency": f"{self.efficiency:.0%}",
+            "efficiency": f"{self.efficiency:.0%}" if self.compute else "-",
         }
         table = "\n".join(f"  {name:13}  {value}" for name, value in rows.items())
-        return f"{self.strategy}, {self.workers} workers\n{table}"
+        return f"{self.strategy}, {self.workers} worker{'s' if self.workers > 1 else ''}\n{table}"
 
 
 def cost(
@@ -182,7 +183,7 @@ def hosts_of(workers: int | Sequence[Hashable]) -> Hosts:
     Raises:
         InvalidInput: there is no worker.
     """
-    hosts = one_per_host(workers) if isinstance(workers, int) else workers
+    hosts = one_per_host(int(workers)) if isinstance(workers, int | Integral) else workers  # also numpy's integers
     if len(hosts) < 1:
         raise InvalidInput(f"workers is {workers}; expected at least one worker.")
     return hosts

@@ -42,12 +42,13 @@ class ElasticAveraging(Strategy):
     Validation, early stopping, the best weights and the result take the center; training continues from each worker's
     own weights. Each epoch's end is an exchange as well. If a run resumes with another number of workers, all start
     from the center. Optimizer, scheduler and ``maxGradNorm`` are each worker's own. One worker trains without a spring.
-    A worker holds two more copies of the weights, and three during validation.
+    The center has no buffers: validation takes the mean of the workers' own, such as BatchNorm's statistics. A worker
+    holds two more copies of the weights, and three during validation.
 
     Attributes:
         every: steps between two exchanges, tau in the paper.
-        beta: strength of the spring, above 0 and at most 1: the center moves by this part of its distance to the
-            workers' mean, and a worker by alpha = beta / N of its distance to the center.
+        beta: strength of the spring, above 0 and at most 1. The center moves by this part of its distance to the
+            workers' mean. A worker moves by alpha = beta / N of its distance to the center.
         reduce: how a bucket of differences is summed; None for ``Exact()``.
         bucket_bytes: bytes of a bucket.
 

@@ -11,9 +11,9 @@ x_i are the weights of worker i. The mixing matrix W is doubly stochastic, so th
 
 X. Lian et al., Can decentralized algorithms outperform centralized algorithms? A case study for decentralized parallel
 stochastic gradient descent, NIPS 2017 (D-PSGD, on a ring); S. Boyd et al., Randomized gossip algorithms, 2006 (random
-pairs). The distance to the consensus, the mean of the replicas, shrinks by a factor per exchange, which on a ring comes
-close to 1 as N grows. Each epoch's end sets all replicas to their mean, from which training continues: Y. Chen et al.,
-Accelerating gossip SGD with periodic global averaging, ICML 2021.
+pairs). The consensus is the mean of the replicas, and each exchange shrinks the distance to it by a factor. On a ring,
+the factor comes close to 1 as N grows. Each epoch's end sets all replicas to their mean, from which training continues:
+Y. Chen et al., Accelerating gossip SGD with periodic global averaging, ICML 2021.
 """
 
 from __future__ import annotations

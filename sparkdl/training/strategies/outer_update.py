@@ -3,9 +3,9 @@
     v' = beta v + d
     w' = w - eta v'                    w' = w - eta (d + beta v')  with Nesterov's momentum
 
-w are the weights from which the trainings started, d the mean of w minus their ends, eta the outer learning rate, beta
-the outer momentum and v the velocity, at first 0. These are the equations of ``torch.optim.SGD``, with d as the
-gradient. With eta = 1 and beta = 0, w' is the mean of the ends. ``LocalSGD`` and ``FederatedAveraging`` share the
+w are the weights from which the trainings started, and d is the mean of w minus their ends. eta is the outer learning
+rate, beta the outer momentum, and v the velocity, at first 0. These are the equations of ``torch.optim.SGD``, with d as
+the gradient. With eta = 1 and beta = 0, w' is the mean of the ends. ``LocalSGD`` and ``FederatedAveraging`` share the
 update: S. Reddi et al., Adaptive federated optimization, 2021, where a server's optimizer takes d for a gradient.
 """
 

@@ -59,8 +59,8 @@ class OneBit:
     A worker keeps a residual of the gradients' size, and one of its stripe's size.
 
     Attributes:
-        warmup: number of first steps that are uncompressed. Early gradients are large and change fast; the paper starts
-            with uncompressed steps too.
+        warmup: number of first steps that are uncompressed; in blocks, as of ``LocalSGD(reduce=...)``, it counts
+            exchanges. Early gradients are large and change fast; the paper starts with uncompressed steps too.
     """
 
     warmup: int = 100

@@ -11,8 +11,8 @@ optimization, 2019, arXiv:1905.13727. For a parameter's gradient ``g_i`` [n, m] 
     Q   = sum_i Q_i                                    start of the next step
     g   = P Q^T = sum_i P Q_i^T
 
-Here ``e_i`` is the loss of the worker's own gradient, bounded for workers with different rows. The paper and torch
-subtract the mean of all instead; the sum of the residuals, on which alone ``g`` depends, is the same.
+Here ``e_i`` is the loss of the worker's own gradient, bounded for workers with different rows. torch's hook subtracts
+the mean of all instead; the sum of the residuals, on which alone ``g`` depends, is the same.
 
 A step without gradients leaves columns of zeros in ``Q``, from which no later step could recover. Random columns
 replace these. QR decomposition yields an orthonormal ``P`` of any matrix, also of zeros.
@@ -57,7 +57,8 @@ class PowerSGD:
 
     Attributes:
         rank: number of columns of both matrices; 1 to 4 is usual, more for language models.
-        warmup: number of first steps that are uncompressed; a tenth of all steps is usual.
+        warmup: number of first steps that are uncompressed; a tenth of all steps is usual. In blocks, as of
+            ``LocalSGD(reduce=...)``, it counts exchanges.
         min_compression_rate: a gradient [n, m] is compressed if ``(n + m) * rank * min_compression_rate < n * m``.
         seed: of the first ``Q``.
     """
