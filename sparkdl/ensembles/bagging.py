@@ -51,7 +51,7 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
 
     def _fit(self, dataset: DataFrame) -> EnsembleModel:
         start, base = time.monotonic(), self._checked(dataset)
-        kind = kind_of(base)
+        kind, in_task = kind_of(base), trains_in_task(base, dataset.sparkSession)
         with self.running(dataset) as (rows, plan):
             members = [self._member(index) for index in range(self.getNumModels())]
             if self.getPartitioned():
@@ -61,7 +61,7 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
             model = EnsembleModel(
                 models.models,
                 rule=self._rule(kind),
-                numClasses=_classes(base, dataset) if kind == "classifier" and not trains_in_task(base) else None,
+                numClasses=_classes(base, dataset) if kind == "classifier" and not in_task else None,
                 history=[self._row(models, position) for position in range(len(models.models))],
                 report={"trained": models.trained, "restored": models.restored},
             )
@@ -94,10 +94,11 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
             raise InvalidInput(
                 f"subsamplingRate is {self.getSubsamplingRate():g}; expected at most 1 without bootstrap."
             )
-        if self.getPartitioned() and not trains_in_task(base):
+        if self.getPartitioned() and not trains_in_task(base, dataset.sparkSession):
             raise InvalidInput(
                 f"partitioned is True, and the base is a {type(leaf(base)).__name__} that does not train in a task; "
-                "expected a PyTorch estimator with numWorkers 1 or None, device='cpu' and a strategy of a gang."
+                "expected a PyTorch estimator with numWorkers 1 or None and a strategy of a gang. With device='cuda', "
+                "Spark has to assign GPUs to tasks (spark.executor.resource.gpu.amount)."
             )
         if self.getOobScore():
             self._check_draws()

@@ -14,7 +14,7 @@ from pyspark.ml.classification import Classifier
 from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.param import Params
 from pyspark.ml.regression import Regressor
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType
 
 from sparkdl.data.columns import listed
@@ -23,6 +23,8 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.nested_params import within
 from sparkdl.rounds import is_algorithm
+from sparkdl.spark.slots.task_resources import TaskResources
+from sparkdl.spark.slots.worker_count import gpus_of_tasks
 from sparkdl.training.objective import OutputKind
 
 _ONE_CLASS = "ensembles expect members that predict one class or one number of a row, or the raw output of a model"
@@ -115,11 +117,22 @@ def _lacks_workers(part: Params) -> bool:
     return isinstance(part, TrainingParams) and not is_algorithm(part.getStrategy()) and part.getNumWorkers() is None
 
 
-def trains_in_task(base: Estimator[Any]) -> bool:
-    """Whether a base trains in a Spark task by itself: a PyTorch one of one worker, without rounds."""
-    return (
-        isinstance(base, TrainingParams) and not is_algorithm(base.getStrategy()) and base.getNumWorkers() in (None, 1)
-    )
+def trains_in_task(base: Estimator[Any], spark: SparkSession) -> bool:
+    """Whether a base trains in a Spark task by itself: a PyTorch one of one worker, without rounds.
+
+    With ``device="cuda"``, only if Spark assigns GPUs to tasks: else the tasks of all slots would share few GPUs.
+
+    Raises:
+        InvalidInput: the base requests GPUs or cores that tasks cannot have.
+    """
+    if not isinstance(base, TrainingParams) or is_algorithm(base.getStrategy()):
+        return False
+    if base.getNumWorkers() not in (None, 1):
+        return False
+    device, cpus, gpus = task_settings(base)
+    if device != "cuda":
+        return True
+    return gpus_of_tasks(spark, TaskResources.of_training(spark, device, cpus=cpus, gpus=gpus)) > 0
 
 
 def task_settings(base: TrainingParams) -> tuple[str, int | None, float | None]:

@@ -37,7 +37,7 @@ from sparkdl.ml.persistence.reader_writer import Saveable, Saved
 from sparkdl.ml.report import Report, TrainingSummary
 from sparkdl.spark.columns import check_frame
 from sparkdl.spark.jvm import qualify
-from sparkdl.spark.slots.task_resources import assigned_gpus
+from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
 from sparkdl.training.objective import ModelFactory, OutputKind
 
 
@@ -158,7 +158,8 @@ class TorchModel(OutputParams, Saveable, Model):
             InvalidInput: a column is missing or cannot become a tensor, or the model's output has the wrong shape.
         """
         if self._loaded is None or self._loaded.device.type != self.getDevice():
-            device = task_device(self.getDevice(), assigned_gpus(TaskContext.get()))  # also in a user's own UDF
+            context = TaskContext.get()  # of a user's own UDF
+            device = task_device(self.getDevice(), assigned_gpus(context), turn=turn_of(context))
             self._loaded = CachedModel.on(device, self.module(), self._trained.precision)
         return self.predictor(self._loaded).predict(data)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from sparkdl.errors import Stopped
+from sparkdl.errors import InvalidInput, Stopped
 
 # Spark's errors, whether pyspark translates them or not.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
@@ -34,6 +34,16 @@ def cancellation(error: Exception) -> Stopped | None:
     return Stopped(
         f"the user cancelled a Spark job of this run ({cancelled[1]}). The same fit resumes from its newest "
         "checkpoint, if it has one."
+    )
+
+
+def profile_conflict(error: Exception) -> InvalidInput | None:
+    """The error of a stage whose rows have another resource profile than its tasks, as after scoring on GPUs."""
+    if "Multiple ResourceProfiles" not in str(error):
+        return None
+    return InvalidInput(
+        "the data comes from a stage with a resource profile, such as transform on GPUs, and the tasks request other "
+        "cores or GPUs. Call repartition after transform, or give taskCpus and taskGpus the values of that profile."
     )
 
 

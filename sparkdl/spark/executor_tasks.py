@@ -31,7 +31,7 @@ from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import unpack_state
 from sparkdl.io.threads import torch_threads
 from sparkdl.spark.python_worker import freeze_imports, local_directories, local_directory
-from sparkdl.spark.slots.task_resources import assigned_gpus
+from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
 from sparkdl.spark.tensor_chunks import PIECES, RESULT_CHUNK, ChunkHeader, TaskRow, bytes_of, cut_tensors, record_batch
 from sparkdl.telemetry.task_recorder import Reporting
 
@@ -205,7 +205,7 @@ def map_shard(
     """``mapped`` with the cores and the GPU of the running Spark task; an InvalidInput of the rows is a result too."""
     context = TaskContext.get()
     threads, attempt = (None, 0) if context is None else (context.cpus(), context.attemptNumber())
-    choose = partial(task_device, device, assigned_gpus(context))
+    choose = partial(task_device, device, assigned_gpus(context), turn=turn_of(context))
     try:
         with torch_threads(threads):
             return mapped(

@@ -1,4 +1,4 @@
-"""Batches reach a GPU by a stream of their own; a recording fake stands for the GPU."""
+"""Batches reach a GPU on a copy stream; a recording fake stands for the GPU."""
 
 from __future__ import annotations
 

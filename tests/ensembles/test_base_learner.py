@@ -9,11 +9,13 @@ from pyspark.ml.clustering import KMeans
 from pyspark.ml.feature import SQLTransformer, StandardScaler, VectorAssembler
 from pyspark.ml.regression import DecisionTreeRegressor
 
-from sparkdl import TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
+from sparkdl import Bagging, TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
 from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf, trains_in_task, with_one_worker
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.spark.slots import task_resources, worker_count
+from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS
 from tests.ml import nets
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -100,10 +102,23 @@ def test_base_of_a_gang_has_one_worker_by_default():
     )
 
 
-def test_bases_that_train_in_tasks():
-    for given in ({}, {"numWorkers": 1}, {"device": "cuda"}):
-        assert trains_in_task(TorchClassifier(**given))
+def test_bases_that_train_in_tasks(spark):
+    for given in ({}, {"numWorkers": 1}):
+        assert trains_in_task(TorchClassifier(**given), spark)
     for given in ({"numWorkers": 2}, {"strategy": ParallelSGD()}):
-        assert not trains_in_task(TorchClassifier(**given))
-    assert not trains_in_task(LogisticRegression())
-    assert not trains_in_task(pipeline(TorchClassifier()))
+        assert not trains_in_task(TorchClassifier(**given), spark)
+    assert not trains_in_task(LogisticRegression(), spark)
+    assert not trains_in_task(pipeline(TorchClassifier()), spark)
+
+
+def test_members_train_in_tasks_on_gpus_only_if_spark_assigns_them(spark, monkeypatch):
+    """The slots of a host without assigned GPUs would all train on the same few."""
+    base = TorchClassifier(device="cuda")
+    assert not trains_in_task(base, spark)
+    with pytest.raises(InvalidInput, match=r"partitioned is True.*Spark has to assign GPUs to tasks"):
+        Bagging(base=base, partitioned=True).fit(spark.range(2).selectExpr("array(id) AS features", "id AS label"))
+    monkeypatch.setattr(spark.sparkContext, "master", "spark://host:7077")
+    for module in (task_resources, worker_count):
+        monkeypatch.setattr(module, "setting", lambda spark, key: {EXECUTOR_GPUS: "2"}.get(key))
+    assert trains_in_task(base, spark)
+    assert not trains_in_task(base.copy({base.numWorkers: 2}), spark)

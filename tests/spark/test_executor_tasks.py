@@ -19,6 +19,7 @@ from sparkdl.cluster.tasks import TaskResult, reduce_results
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
+from sparkdl.spark import executor_tasks
 from sparkdl.spark.executor_tasks import MapTask, PackedData, PackTask, store_of
 from sparkdl.spark.independent_tasks import EachTask
 from sparkdl.spark.tensor_chunks import RESULT_CHUNK, Results, is_piece
@@ -101,6 +102,25 @@ def test_reordered_shard_is_not_mapped(blocks, task):
     assert next(rows, None) is None
     [result] = results(task, itertools.chain(*blocks))
     assert result.trouble is None
+
+
+def test_tasks_take_turns_on_gpus_that_spark_does_not_assign(blocks, task, monkeypatch):
+    """Two tasks of one host, whose process IDs may both be even, do not share a GPU."""
+    chosen = []
+
+    def task_device(device: str, addresses: Any, *, turn: int | None) -> torch.device:
+        chosen.append((device, addresses, turn))
+        return torch.device("cpu")
+
+    monkeypatch.setattr(executor_tasks, "task_device", task_device)
+    for partition in (4, 5):
+        context = SimpleNamespace(
+            cpus=lambda: 1, attemptNumber=lambda: 0, resources=dict, partitionId=partial(int, partition)
+        )
+        monkeypatch.setattr(executor_tasks.TaskContext, "get", lambda context=context: context)
+        [mapped] = results(replace(task, device="cuda"), [*blocks[0], *blocks[2]])
+        assert mapped.trouble is None
+    assert chosen == [("cuda", None, 4), ("cuda", None, 5)]
 
 
 def test_chunks_of_absent_shard_do_not_count_later():

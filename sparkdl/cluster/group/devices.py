@@ -136,8 +136,8 @@ def task_device(device: str, addresses: Sequence[str] | None = None, *, turn: in
 
     Args:
         device: ``"cpu"``, ``"cuda"`` or a certain GPU, such as ``"cuda:1"``.
-        addresses: as for ``find_gpus``. Without them, the processes of a host take turns.
-        turn: the process's number among those of its host; default: its process ID.
+        addresses: as for ``find_gpus``. Without them, tasks take turns on the visible GPUs.
+        turn: the number of the task, such as its partition's; default: the process ID.
 
     Raises:
         InvalidInput: this process sees no GPU, or not this one.

@@ -26,8 +26,8 @@ def fit_members(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Model
     """
     lots = list[tuple[object, list[Member]]]()  # members of one job read the same columns, in equal tasks
     for member in members:
-        base = member.estimator
-        job: object = (base.derived_columns(), task_settings(base)) if trains_in_task(base) else None
+        base, in_task = member.estimator, trains_in_task(member.estimator, rows.sparkSession)
+        job: object = (base.derived_columns(), task_settings(base)) if in_task else None
         lot = next((lot for known, lot in lots if known == job), None)
         if lot is None:
             lots.append((job, [member]))

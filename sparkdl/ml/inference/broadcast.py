@@ -18,11 +18,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from torch import nn
 
-from sparkdl.cluster.group.devices import free_memory, task_device
+from sparkdl.cluster.group.devices import task_device
 from sparkdl.ml.inference.model_cache import SHELF, CachedModel
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.spark.python_worker import freeze_imports
-from sparkdl.spark.slots.task_resources import assigned_gpus
+from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,21 @@ class BroadcastScorer:
     packed: Broadcast[bytes] | bytes
 
     def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
-        """Run ``Scorer.scores`` in a Python worker, and load the model unless the worker holds it."""
+        """Run ``Scorer.scores`` in a Python worker, and load the model unless the worker holds it.
+
+        At the end, also an early one or an error, the worker returns the GPU's unused memory.
+        """
         freeze_imports()
         context = TaskContext.get()
         if context is not None:
             torch.set_num_threads(context.cpus())
-        device = task_device(self.scorer.device, assigned_gpus(context))
-        loaded = SHELF.get(f"{self.digest} on {device}", self.size, partial(self._loaded, device))
-        yield from self.scorer.scores(batches, loaded)
-        free_memory(device)
+        device = task_device(self.scorer.device, assigned_gpus(context), turn=turn_of(context))
+        try:
+            loaded = SHELF.get(f"{self.digest} on {device}", self.size, partial(self._loaded, device))
+            yield from self.scorer.scores(batches, loaded)
+        finally:
+            if device.type == "cuda":
+                torch.cuda.empty_cache()  # the worker keeps the model, and other processes may need the rest
 
     def _loaded(self, device: torch.device) -> CachedModel:
         factory, weights = cloudpickle.loads(self.packed.value if isinstance(self.packed, Broadcast) else self.packed)

@@ -105,8 +105,9 @@ def score(loaded: CachedModel, inputs: tuple[Input, ...], collate: Collate | Non
     rows = len(inputs[0])
 
     def moved(piece: slice) -> tuple[Input, ...]:
-        given = collated(collate, tuple(tensor[piece] for tensor in inputs))
-        return tuple(arrive(column, loaded.device) for column in given)
+        with torch.inference_mode():  # of this thread; on GPUs it is the prefetch thread
+            given = collated(collate, tuple(tensor[piece] for tensor in inputs))
+            return tuple(arrive(column, loaded.device) for column in given)
 
     if loaded.rows is None:
         loaded.rows = batch_rows(

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
 from sparkdl.ml.inference.broadcast import BroadcastScorer, ModelBroadcast
-from sparkdl.ml.inference.own_stage import gpu_profile, with_scores
+from sparkdl.ml.inference.gpu_stage import gpu_profile, with_scores
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.spark.columns import col, transport_cast
 

@@ -111,3 +111,11 @@ def assigned_gpus(context: TaskContext | None) -> tuple[str, ...] | None:
     """The addresses of the GPUs that Spark assigned to a task, from its context; None outside tasks, or without any."""
     given = None if context is None else context.resources().get(GPU)
     return None if given is None else tuple(given.addresses)
+
+
+def turn_of(context: TaskContext | None) -> int | None:
+    """A task's turn on the GPUs that Spark does not assign: the number of its partition; None outside tasks.
+
+    By process IDs, which have gaps, two tasks would often share a GPU while another one is free.
+    """
+    return None if context is None else context.partitionId()

@@ -49,7 +49,7 @@ def choose_workers(
     configured = find_slots(spark, requests).ever
     if previous is not None and least is None and (configured is None or previous <= configured):
         return previous
-    if device == "cuda" and _gpus(spark, requests) < 1:
+    if device == "cuda" and gpus_of_tasks(spark, requests) < 1:
         warnings.warn(
             f"numWorkers is None, and {TASK_GPUS} is not 1: the slots do not say how many GPUs there are. The fit "
             "takes one worker; set numWorkers for more.",
@@ -72,7 +72,7 @@ def choose_shards(spark: SparkSession, requests: TaskResources, *, device: str) 
     It waits for the slots of a new application like ``choose_workers``. On CPUs, without requests, it returns Spark's
     ``spark.default.parallelism``. If tasks are on GPUs that Spark does not assign, it returns 1, with a warning.
     """
-    if device == "cuda" and not _gpus(spark, requests):
+    if device == "cuda" and not gpus_of_tasks(spark, requests):
         warnings.warn(
             f"numWorkers is None, and {TASK_GPUS} is not set: the slots do not say how many GPUs there are. The fit "
             "takes one shard; set numWorkers for more.",
@@ -86,8 +86,8 @@ def choose_shards(spark: SparkSession, requests: TaskResources, *, device: str) 
     return find_slots(spark, requests).now or parallelism
 
 
-def _gpus(spark: SparkSession, requests: TaskResources) -> float:
-    """The GPUs that Spark assigns to each task."""
+def gpus_of_tasks(spark: SparkSession, requests: TaskResources) -> float:
+    """The GPUs that Spark assigns to each task; 0 if it assigns none."""
     return float(setting(spark, TASK_GPUS) or 0) if requests.gpus is None else requests.gpus
 
 

@@ -46,9 +46,10 @@ def test_members_of_one_job_have_equal_tasks(monkeypatch):
         return Models([None] * len(members), jobs[-1], [0.0] * len(members))
 
     monkeypatch.setattr(fit, "fit_in_tasks", fit_in_tasks)
+    monkeypatch.setattr(fit, "trains_in_task", lambda base, spark: True)  # as on executors with GPUs
     base = TorchClassifier(model=partial(nn.Linear, 2, 2))
     settings = [{}, {"device": "cuda"}, {"device": "cuda", "taskGpus": 0.5}, {"device": "cuda"}, {"seed": 1}]
     members = [Member(index, base.copy()._set(**given)) for index, given in enumerate(settings)]
-    rows: Any = None
+    rows: Any = SimpleNamespace(sparkSession=None)
     assert fit.fit_members(members, rows, Plan()).indices == [0, 1, 2, 3, 4]
     assert jobs == [[0, 4], [1, 3], [2]]

@@ -1,18 +1,26 @@
-"""Scoring on GPUs: memory, copies, and a stage of its own. No test needs a GPU."""
+"""Scoring on GPUs: memory, copies, and a stage that requests GPUs. No test needs a GPU."""
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+
+import cloudpickle
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions
 from torch import nn
 
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.inference import broadcast
+from sparkdl.ml.inference.gpu_stage import with_scores
 from sparkdl.ml.inference.model_cache import CachedModel
-from sparkdl.ml.inference.own_stage import with_scores
-from sparkdl.ml.inference.scorer import score
+from sparkdl.ml.inference.outputs import Outputs
+from sparkdl.ml.inference.scorer import Scorer, score
 from tests.fake_gpu import GPU, MAIN, install
 from tests.ml import nets
 from tests.ml.inference.test_inference import X, features, made, plan
@@ -65,8 +73,49 @@ def test_rows_are_copied_to_a_gpu_while_it_scores(monkeypatch):
     assert [entry[1] for entry in gpu.kinds("synchronize")] == [MAIN]  # once, for all results
 
 
+def test_collate_runs_in_inference_mode_also_in_the_thread_that_copies(monkeypatch):
+    install(monkeypatch)
+    modes = set()
+
+    def collate(inputs, target):
+        modes.add((threading.current_thread() is threading.main_thread(), torch.is_inference_mode_enabled()))
+        return inputs, target
+
+    score(CachedModel(nn.Linear(3, 2), rows=16, device=GPU), (torch.rand(40, 3),), collate)
+    assert modes == {(False, True)}
+
+
+@pytest.mark.parametrize("end", ["all rows", "early", "error"])
+def test_a_task_uses_the_gpu_of_its_partition_and_returns_memory_at_any_end(monkeypatch, end):
+    gpu, turns = install(monkeypatch), []
+
+    def task_device(device, addresses, *, turn):
+        turns.append((device, addresses, turn))
+        return GPU
+
+    context = SimpleNamespace(cpus=torch.get_num_threads, resources=dict, partitionId=lambda: 3)
+    monkeypatch.setattr(broadcast, "task_device", task_device)
+    monkeypatch.setattr(broadcast.TaskContext, "get", lambda: context)
+    monkeypatch.setattr(
+        broadcast.CachedModel, "on", lambda device, module, precision: CachedModel(module, device=device)
+    )
+    scorer = Scorer(nn.Module, b"", Outputs("regressor"), "fp32", Columns((InputColumn("x"),)), device="cuda")
+    packed = cloudpickle.dumps((nets.column, b""))
+    rows = pa.array([[1.0, 2.0, 3.0 if end != "error" else None]] * 4)
+    scores = broadcast.BroadcastScorer(scorer, f"{end} on the fake", len(packed), packed).scores([rows, rows])
+    if end == "error":
+        with pytest.raises(InvalidInput):
+            next(scores)
+    else:
+        assert len(next(scores)) == 4
+        assert not gpu.kinds("empty_cache")
+        assert len([*scores] if end == "all rows" else [scores.close()]) == 1
+    assert gpu.kinds("empty_cache") == [("empty_cache",)]
+    assert turns == [("cuda", None, 3)]
+
+
 @pytest.mark.parametrize(("factory", "kind"), [(nets.column, "regressor"), (nets.scores, "classifier")])
-def test_scores_in_a_stage_of_its_own_are_those_of_the_udf(spark, monkeypatch, factory, kind):
+def test_scores_of_a_gpu_stage_equal_the_scores_of_the_udf(spark, monkeypatch, factory, kind):
     """On GPUs whole rows travel through Python, of any types and names."""
     model, rows = made(factory, kind), features().repartition(3)
     rows = rows.select(
@@ -81,9 +130,8 @@ def test_scores_in_a_stage_of_its_own_are_those_of_the_udf(spark, monkeypatch, f
     monkeypatch.setattr("sparkdl.ml.inference.udf.with_scores", local)
     scored = model.transform(rows)
     assert "MapInArrow" in plan(scored)
-    assert [(field.name, field.dataType, field.metadata) for field in scored.schema] == [
-        (field.name, field.dataType, field.metadata) for field in expected.schema
-    ]
+    assert scored.schema == expected.schema
+    assert [field.metadata for field in scored.schema] == [field.metadata for field in expected.schema]
     for one, other in zip(sorted(scored.collect()), sorted(expected.collect()), strict=True):
         assert one[:7] == other[:7]
         for output, same in zip(one[7:], other[7:], strict=True):

@@ -67,6 +67,13 @@ def on_gpus(folder: str) -> dict[str, Any]:
             found["rows"] = int(sums["rows"])
             spark.sparkContext.parallelize(range(8), 8).foreach(partial(_forget, jobs._key))
             found["built again"] = jobs.run(Together(f"{folder}/again"), {})[1]
+        scored = rows.mapInArrow(iter, rows.schema, profile=TaskResources(gpus=1.0).profile(spark))
+        with SparkCluster(spark, 4, task_gpus=1, task_cpus=2).map_reduce(scored, shuffle=False) as jobs:
+            nothing = Together(f"{folder}/nothing")
+            found["conflict"] = [
+                message(InvalidInput, lambda: jobs.run(nothing, {})),
+                message(InvalidInput, lambda: [*jobs.each(nothing, range(4), all_rows=True)]),
+            ]
         points = rows.select(F.array(F.rand(1).alias("x"), F.rand(2)).alias("features"), (rows.id % 2).alias("label"))
         net = TorchClassifier(model=partial(nn.Linear, 2, 2), device="cuda", epochs=1)
         in_rounds = net.copy({net.strategy: ParallelSGD(rounds=1)})
@@ -101,6 +108,8 @@ def test_tasks_of_rounds_and_members_have_gpus_of_their_own(driver, tmp_path):
         assert len({(executor, *gpus) for executor, gpus, _ in found[kind]}) == 4, kind
         assert {cpus for *_, cpus in found[kind]} == {2}
     assert found["rows"] == 400
+    for conflict in found["conflict"]:
+        assert "Call repartition after transform" in conflict
     assert found["shards"] == [4, 8, 8]
     for kind in ("rounds", "members"):
         assert "the cluster assigned the GPU '" in found[f"fit {'in' if kind == 'rounds' else 'of'} {kind}"]

@@ -1,7 +1,8 @@
-"""Scoring in a stage of its own, whose tasks request GPUs.
+"""Scoring in a stage whose tasks request GPUs.
 
-A UDF runs in its query's stage, with the resources of that stage. ``mapInArrow`` takes a resource profile: the stages
-before it keep their slots. In return, whole rows travel through Python, also the columns that the model does not read.
+A UDF runs in its query's stage, with the resources of that stage. ``mapInArrow`` takes a resource profile, which
+applies to the whole stage, from the last shuffle to the next one. The stages before that shuffle keep all slots. Whole
+rows travel through Python, also the columns that the model does not read.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ def with_scores(
     scores: tuple[str, DataType],
     profile: ResourceProfile | None,
 ) -> DataFrame:
-    """Add a column of a scorer's outputs in a stage of the profile.
+    """Add a column of a scorer's outputs; the stage that computes it gets the profile.
 
     Args:
         dataset: the rows, of any columns.
         inputs: the scorer's inputs, as expressions of the dataset's columns.
         shipped: the scorer; a single output is no struct.
         scores: the name of the new column, and its type.
-        profile: of the stage; None for the application's own.
+        profile: of the stage, from the last shuffle to the next one; None for the application's own.
     """
     names, kind = dataset.columns, scores[1]
     rows = dataset.select("*", *inputs)
