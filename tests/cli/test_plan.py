@@ -70,11 +70,12 @@ def test_algorithm_of_rounds_has_no_cost(planned):
     ("words", "reason"),
     [
         (("some_nets.Own",), "its steps have no cost model"),
+        (("sparkdl.AllReduce", "--estimator.strategy.reduce", "some_nets.Sums"), ".* has no cost model"),
         (("sparkdl.AllReduce", "--estimator.strategy.reduce", "some_nets.OfProtocol"), ".* has no cost model"),
     ],
 )
 def test_strategy_without_a_cost_model_is_no_row(planned, words, reason):
-    with pytest.warns(UserWarning, match=rf"^strategy=.*(Own|OfProtocol).* is ignored: {reason}"):
+    with pytest.warns(UserWarning, match=rf"^strategy=.*(Own|Sums|OfProtocol).* is ignored: {reason}"):
         code, (_, _, *rows), _ = planned(*CONFIGURED, *LINK, "--estimator.strategy", *words)
     assert (code, len(rows)) == (0, len(command.STRATEGIES))
 
