@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,7 +68,7 @@ def on_gpus(folder: str) -> dict[str, Any]:
             found["rows"] = int(sums["rows"])
             spark.sparkContext.parallelize(range(8), 8).foreach(partial(_forget, jobs._key))
             found["built again"] = jobs.run(Together(f"{folder}/again"), {})[1]
-        scored = rows.mapInArrow(iter, rows.schema, profile=TaskResources(gpus=1.0).profile(spark))
+        scored = rows.mapInArrow(_unchanged, rows.schema, profile=TaskResources(gpus=1.0).profile(spark))
         with SparkCluster(spark, 4, task_gpus=1, task_cpus=2).map_reduce(scored, shuffle=False) as jobs:
             nothing = Together(f"{folder}/nothing")
             found["conflict"] = [
@@ -92,6 +93,10 @@ def on_gpus(folder: str) -> dict[str, Any]:
                 ClusterUnavailable, lambda: SparkCluster(spark, 4, task_cpus=5).map_reduce(rows).__enter__()
             ),
         }
+
+
+def _unchanged(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
 
 
 def _forget(key: str, row: int) -> None:
