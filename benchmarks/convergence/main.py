@@ -13,7 +13,7 @@ from statistics import fmean
 
 import torch
 
-from benchmarks.convergence.strategies import BASELINE, SETTINGS, WORKERS, Setting
+from benchmarks.convergence.strategies import BASELINE, SETTINGS, Setting
 from benchmarks.convergence.tasks import TASKS, Rows, Task
 from benchmarks.measurements import run_measurements
 from benchmarks.pairs import options
@@ -74,7 +74,7 @@ def measure(name: str, args: argparse.Namespace) -> float:
         task = replace(task, load=partial(first_rows, task, args.rows))
     print(f"{name:<26}{'lr':>8}" + "".join(f"{f'seed {seed}':>9}" for seed in seeds) + f"{'mean':>9}{'ratio':>9}")
     shares, baseline = [0.0], 0.0
-    with LocalCluster(WORKERS, threads=1) as cluster:
+    with LocalCluster(task.workers, threads=1) as cluster:
         for strategy, setting in SETTINGS[name].items():
             if strategy not in (BASELINE, *args.strategies):
                 continue

@@ -8,13 +8,13 @@ from functools import partial
 
 import torch
 
+from benchmarks.convergence.tasks import TASKS
 from sparkdl import AllReduce, Cast, ElasticAveraging, Gossip, Layered, LocalSGD, OneBit, PowerSGD, TopK
 from sparkdl.training.strategies import Strategy
 
 BASELINE = "AllReduce"
-WORKERS = 4
 EVERY = 8  # steps between two exchanges
-WARMUP = 50  # uncompressed first steps
+UNCOMPRESSED = 40  # first steps of OneBit and PowerSGD
 
 OptimizerOf = Callable[[float], Callable[..., torch.optim.Optimizer]]
 
@@ -44,19 +44,27 @@ class Setting:
     lr: float
 
 
-def settings(optimizer: OptimizerOf, rates: Mapping[str, float], *, reset_inner: bool) -> dict[str, Setting]:
-    """All strategies, the baseline first; ``rates`` are the learning rates."""
+def settings(optimizer: OptimizerOf, workers: int, rates: Mapping[str, float], *, warmup: int) -> dict[str, Setting]:
+    """All strategies, the baseline first.
+
+    Args:
+        optimizer: of all strategies but DiLoCo, which has AdamW.
+        workers: of the gang.
+        rates: learning rates, the baseline's for strategies without one.
+        warmup: steps of ``AllReduce`` before the first block, for strategies with an outer momentum.
+    """
+    reset = optimizer is not adamw  # a new state of Adam would need more than a block to settle
     strategies: dict[str, Strategy] = {
         BASELINE: AllReduce(),
         "Cast": AllReduce(reduce=Cast("bf16")),
         "TopK": AllReduce(reduce=TopK(0.05)),
-        "OneBit": AllReduce(reduce=OneBit(warmup=WARMUP)),
-        "PowerSGD": AllReduce(reduce=PowerSGD(4, warmup=WARMUP)),
-        "Layered": AllReduce(reduce=Layered(inner=2)),
+        "OneBit": AllReduce(reduce=OneBit(warmup=UNCOMPRESSED)),
+        "PowerSGD": AllReduce(reduce=PowerSGD(4, warmup=UNCOMPRESSED)),
+        "Layered": AllReduce(reduce=Layered(inner=workers // 2)),
         "LocalSGD": LocalSGD(EVERY),
-        "block_momentum": LocalSGD.block_momentum(WORKERS, every=EVERY, reset_inner=reset_inner),
-        "slowmo": LocalSGD.slowmo(EVERY, reset_inner=reset_inner),
-        "diloco": LocalSGD.diloco(EVERY),
+        "block_momentum": LocalSGD.block_momentum(workers, every=EVERY, reset_inner=reset, warmup=warmup),
+        "slowmo": LocalSGD.slowmo(EVERY, reset_inner=reset, warmup=warmup),
+        "diloco": LocalSGD.diloco(EVERY, warmup=warmup),
         "ElasticAveraging": ElasticAveraging(EVERY),
         "Gossip": Gossip("ring", EVERY),
     }
@@ -67,6 +75,6 @@ def settings(optimizer: OptimizerOf, rates: Mapping[str, float], *, reset_inner:
 
 
 SETTINGS = {
-    "digits": settings(nesterov, {BASELINE: 0.1, "diloco": 0.002}, reset_inner=True),
-    "shakespeare": settings(adamw, {BASELINE: 0.012}, reset_inner=False),
+    "digits": settings(nesterov, TASKS["digits"].workers, {BASELINE: 0.2, "diloco": 0.002}, warmup=0),
+    "shakespeare": settings(adamw, TASKS["shakespeare"].workers, {BASELINE: 0.024}, warmup=40),
 }

@@ -21,7 +21,7 @@ from sparkdl.io.weights import unpack
 
 CONTEXT = 64  # characters from which the transformer predicts
 HELD_OUT = 0.2  # of MNIST's 10 000 images
-TRAINED, VALIDATED = 8_000, 1_600  # rows of the play, from its start and from its end
+TRAINED, VALIDATED = 12_800, 1_600  # rows of the play, from its start and from its end
 
 Rows = Mapping[str, Any]
 
@@ -36,6 +36,7 @@ class Task:
         model: a factory.
         loss: of a batch.
         collate: as in ``Training``.
+        workers: of the gang.
         batch_size: rows of the global batch.
         epochs: passes over the data.
         score: maps a trained module and the validation rows to a number.
@@ -46,6 +47,7 @@ class Task:
     model: Callable[[], nn.Module]
     loss: Any
     collate: Collate | None
+    workers: int
     batch_size: int
     epochs: int
     score: Callable[[nn.Module, Rows], float]
@@ -156,6 +158,7 @@ TASKS = {
         Digits,
         nn.CrossEntropyLoss(),
         None,
+        4,
         64,
         3,
         accuracy,
@@ -166,7 +169,8 @@ TASKS = {
         Transformer,
         next_character_loss,
         shift,
-        16,
+        2,
+        32,
         1,
         validation_loss,
     ),
