@@ -1,6 +1,7 @@
 """Strategies that communicate less against ``AllReduce``: accuracy on MNIST, and loss of a transformer on Shakespeare.
 
 Every strategy trains on the same rows, with the same global batch and number of steps, from the same initial weights.
+A round is a seed.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ def first_rows(task: Task, rows: int) -> tuple[Rows, Rows]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = options(__doc__, rounds=3, rows=0)
+    parser = options(__doc__, rounds=3)
+    parser.add_argument("--rows", type=int, help="training rows (default: all)")
     names = [*dict.fromkeys(name for settings in SETTINGS.values() for name in settings)]
     parser.add_argument("--strategies", nargs="+", choices=names, default=names, help="default: all")
     parser.add_argument("--rates", type=float, nargs="+", help="learning rates (default: each strategy's own)")

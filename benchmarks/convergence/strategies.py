@@ -8,13 +8,13 @@ from functools import partial
 
 import torch
 
-from benchmarks.convergence.tasks import TASKS
 from sparkdl import AllReduce, Cast, ElasticAveraging, Gossip, Layered, LocalSGD, OneBit, PowerSGD, TopK
 from sparkdl.training.strategies import Strategy
+from sparkdl.training.strategies.reducers import Reducer
 
 BASELINE = "AllReduce"
 EVERY = 8  # steps between two exchanges
-UNCOMPRESSED = 40  # first steps of OneBit and PowerSGD
+WARMUP = 40  # first steps that all-reduce uncompressed gradients, a tenth of all
 
 OptimizerOf = Callable[[float], Callable[..., torch.optim.Optimizer]]
 
@@ -44,37 +44,53 @@ class Setting:
     lr: float
 
 
-def settings(optimizer: OptimizerOf, workers: int, rates: Mapping[str, float], *, warmup: int) -> dict[str, Setting]:
-    """All strategies, the baseline first.
-
-    Args:
-        optimizer: of all strategies but DiLoCo, which has AdamW.
-        workers: of the gang.
-        rates: learning rates, the baseline's for strategies without one.
-        warmup: steps of ``AllReduce`` before the first block, for strategies with an outer momentum.
-    """
-    reset = optimizer is not adamw  # a new state of Adam would need more than a block to settle
-    strategies: dict[str, Strategy] = {
-        BASELINE: AllReduce(),
-        "Cast": AllReduce(reduce=Cast("bf16")),
-        "TopK": AllReduce(reduce=TopK(0.05)),
-        "OneBit": AllReduce(reduce=OneBit(warmup=UNCOMPRESSED)),
-        "PowerSGD": AllReduce(reduce=PowerSGD(4, warmup=UNCOMPRESSED)),
-        "Layered": AllReduce(reduce=Layered(inner=workers // 2)),
-        "LocalSGD": LocalSGD(EVERY),
-        "block_momentum": LocalSGD.block_momentum(workers, every=EVERY, reset_inner=reset, warmup=warmup),
-        "slowmo": LocalSGD.slowmo(EVERY, reset_inner=reset, warmup=warmup),
-        "diloco": LocalSGD.diloco(EVERY, warmup=warmup),
-        "ElasticAveraging": ElasticAveraging(EVERY),
-        "Gossip": Gossip("ring", EVERY),
+def compressed(rank: int, warmup: int) -> dict[str, Strategy]:
+    """All-reduce with each reducer, the baseline first; ``warmup`` is that of ``OneBit``."""
+    reducers: dict[str, Reducer] = {
+        "Cast": Cast("bf16"),
+        "TopK": TopK(0.05),
+        "OneBit": OneBit(warmup),
+        "PowerSGD": PowerSGD(rank, WARMUP),
     }
+    return {BASELINE: AllReduce(), **{name: AllReduce(reduce=reducer) for name, reducer in reducers.items()}}
+
+
+def chosen(
+    strategies: Mapping[str, Strategy], optimizer: OptimizerOf, rates: Mapping[str, float]
+) -> dict[str, Setting]:
+    """Settings with the baseline's learning rate, unless ``rates`` has the strategy's own; DiLoCo takes AdamW."""
     return {
         name: Setting(strategy, adamw if name == "diloco" else optimizer, rates.get(name, rates[BASELINE]))
         for name, strategy in strategies.items()
     }
 
 
+DIGITS: dict[str, Strategy] = {
+    **compressed(rank=4, warmup=WARMUP),
+    "Layered": AllReduce(reduce=Layered(inner=2)),
+    "LocalSGD": LocalSGD(EVERY),
+    "block_momentum": LocalSGD.block_momentum(4, every=EVERY),
+    "slowmo": LocalSGD.slowmo(EVERY, reset_inner=True),
+    "diloco": LocalSGD.diloco(EVERY, warmup=WARMUP),
+    "ElasticAveraging": ElasticAveraging(EVERY),
+    "Gossip": Gossip("ring", EVERY),
+}
+
+SHAKESPEARE: dict[str, Strategy] = {
+    **compressed(rank=8, warmup=100),
+    "Layered": AllReduce(reduce=Layered(inner=1)),
+    "LocalSGD": LocalSGD(EVERY),
+    # A new state of Adam would need more than a block to settle.
+    "block_momentum": LocalSGD.block_momentum(2, every=EVERY, reset_inner=False, warmup=WARMUP),
+    "slowmo": LocalSGD.slowmo(EVERY, warmup=WARMUP),
+    "diloco": LocalSGD.diloco(EVERY, warmup=WARMUP),
+    "ElasticAveraging": ElasticAveraging(4),
+    "Gossip": Gossip("ring", EVERY),
+}
+
 SETTINGS = {
-    "digits": settings(nesterov, TASKS["digits"].workers, {BASELINE: 0.2, "diloco": 0.002}, warmup=0),
-    "shakespeare": settings(adamw, TASKS["shakespeare"].workers, {BASELINE: 0.024}, warmup=40),
+    "digits": chosen(DIGITS, nesterov, {BASELINE: 0.2, "diloco": 0.005}),
+    "shakespeare": chosen(
+        SHAKESPEARE, adamw, {BASELINE: 0.036, "TopK": 0.012, "diloco": 0.016, "ElasticAveraging": 0.04}
+    ),
 }
