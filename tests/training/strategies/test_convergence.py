@@ -61,7 +61,7 @@ def accuracy(cluster: LocalCluster, strategy: Any) -> float:
     """The share of validation scans that the trained network labels correctly."""
     data, validation = digits()
     objective = Objective(network, nn.CrossEntropyLoss(), SGD, linear, scheduler_interval="step")
-    trained = cluster.gang(Training(objective, 32, 8, strategy=strategy), data, COLUMNS)[0]
+    trained = cluster.gang(Training(objective, 32, 5, strategy=strategy), data, COLUMNS)[0]
     module = network()
     unpack(trained.weights, module)
     with torch.inference_mode():
