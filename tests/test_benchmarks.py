@@ -29,7 +29,7 @@ LAST_LINE = re.compile(r"(ratio \d[\d.e+-]*|share \d\.\d+|anonymous memory \d+ M
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_program_and_page_of_a_theme(theme, capsys):
-    assert len(THEMES) == 18
+    assert len(THEMES) == 20
     module = importlib.import_module(f"benchmarks.{theme}.main")
     for words, code in (["--help"], 0), (["--round-trips", "1"], 2):
         with pytest.raises(SystemExit) as ended:
