@@ -53,6 +53,7 @@ class _Moves(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        kwargs.pop("pin_memory", None)  # which needs CUDA
         if func == Tensor.device.__get__:  # type: ignore[attr-defined]
             return self.gpu.device_of(args[0])
         if func is Tensor.cpu:
@@ -119,7 +120,7 @@ def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
         patched.setattr(local_tasks, "mapped", partial(tasks.mapped, choose_device=lambda: GPU))
         patched.setattr(tasks, "computing_on", gpu.computing_on)
         # Modes are of a thread, and the real GPU's memory and generators are missing.
-        patched.setattr(batching, "prefetch", iter)
+        patched.setattr(batching, "prefetch_to", lambda device, items, tensors_of: iter(items))
         patched.setattr(Tensor, "pin_memory", lambda tensor: tensor)
         for module in (device_cache, local_solvers):
             patched.setattr(module, "fits", lambda size, device, mode: device.type == "cuda")
