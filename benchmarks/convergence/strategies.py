@@ -80,6 +80,7 @@ SHAKESPEARE: dict[str, Strategy] = {
     **compressed(rank=8, warmup=100),
     "Layered": AllReduce(reduce=Layered(inner=1)),
     "LocalSGD": LocalSGD(EVERY),
+    "LocalSGD(4)": LocalSGD(4),
     # A new state of Adam would need more than a block to settle.
     "block_momentum": LocalSGD.block_momentum(2, every=EVERY, reset_inner=False, warmup=WARMUP),
     "slowmo": LocalSGD.slowmo(EVERY, warmup=WARMUP),
@@ -89,7 +90,7 @@ SHAKESPEARE: dict[str, Strategy] = {
 }
 
 SETTINGS = {
-    "digits": chosen(DIGITS, nesterov, {BASELINE: 0.2, "diloco": 0.005}),
+    "digits": chosen(DIGITS, nesterov, {BASELINE: 0.2, "OneBit": 0.1, "diloco": 0.005}),
     "shakespeare": chosen(
         SHAKESPEARE, adamw, {BASELINE: 0.036, "TopK": 0.012, "diloco": 0.016, "ElasticAveraging": 0.04}
     ),
