@@ -26,7 +26,7 @@ class Links:
     """The hosts, and their gangs.
 
     Attributes:
-        hosts: all but that of a Spark driver.
+        hosts: of the workers, without the host of a Spark driver.
         folder: a folder that they share.
         gang: runs ``work(world, None)`` on the host of each rank.
     """

@@ -74,22 +74,18 @@ class Rows:
             self._mode = "never"
         self._batcher = Batcher(shard, self.plan, device, transforms)
 
-    def hold(self, *, needs_rows: bool = False) -> None:
-        """Copy the rows to the device if they are to be held there; call it when the model is on the device.
+    def check_every_step(self) -> None:
+        """Raise InvalidInput unless this worker has rows in each step and micro-batch, as SyncBatchNorm needs them."""
+        plan, shard = self.plan, self._batcher.shard.index
+        fewest, step = min((plan.count(shard, step), step) for step in range(plan.steps))
+        if fewest < self._micro_batches:
+            raise InvalidInput(
+                f"this worker has {fewest} rows in step {step} of {plan.steps}, and SyncBatchNorm needs one in each "
+                "micro-batch. Partition the rows evenly, raise batchSize, or set dropLast=True."
+            )
 
-        ``needs_rows`` says whether each worker needs rows in each step and micro-batch, as with SyncBatchNorm.
-
-        Raises:
-            InvalidInput: this worker has fewer rows in a step.
-        """
-        if needs_rows:
-            plan, shard = self.plan, self._batcher.shard.index
-            fewest, step = min((plan.count(shard, step), step) for step in range(plan.steps))
-            if fewest < self._micro_batches:
-                raise InvalidInput(
-                    f"this worker has {fewest} rows in step {step} of {plan.steps}, and SyncBatchNorm needs one in "
-                    "each micro-batch. Partition the rows evenly, raise batchSize, or set dropLast=True."
-                )
+    def hold(self) -> None:
+        """Copy the rows to the device if they are to be held there; call it when the model is on the device."""
         self.cache = DeviceCache.of(self.shard, self._device, self._mode)
         self._batcher = replace(self._batcher, cache=self.cache)
 
@@ -97,11 +93,7 @@ class Rows:
         """Try the module on the first rows, see ``sparkdl.training.trial``; the report's ``inputs`` and ``output``."""
         if not self.shard.rows:
             return {"inputs": None, "output": None}
-        batch = trial_batch(self.shard, Transforms(self._collate))
-        moved = (None if value is None else value.to(self._device) for value in (batch.target, batch.weights))
-        target, weights = moved
-        inputs = tuple(column.to(self._device) for column in batch.inputs)
-        batch = replace(batch, inputs=inputs, target=target, weights=weights)
+        batch = trial_batch(self.shard, Transforms(self._collate)).to(self._device)
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
             output, summary = try_model(module, batch, self._kind)
             if self.validation is not None:

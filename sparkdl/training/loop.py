@@ -52,7 +52,9 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
             objective = training.objective.for_run(rows.plan.steps, training.epochs)
             replica = training.layout.place(objective, world)
             sync = training.strategy.attach(replica, group)
-            rows.hold(needs_rows=replica.needs_rows)
+            if replica.needs_rows:
+                rows.check_every_step()
+            rows.hold()
             state = TrainerState(world, training, replica, sync, rows)
             monitor = TrainingMonitor(state)
         with state.restored(), monitor.measured():

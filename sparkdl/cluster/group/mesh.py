@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
 from sparkdl.cluster.group.world import DATA, Axis, Group, World, reaching_peers
 from sparkdl.errors import InvalidInput
@@ -81,12 +80,6 @@ def leaders(groups: Groups) -> Groups:
     return [tuple(sorted(group[0] for group in groups))]
 
 
-def across(groups: Groups) -> Groups:
-    """For each position in a group the workers that have it, as ranks with equal local rank on every host."""
-    longest = max(map(len, groups), default=0)
-    return [tuple(sorted(group[at] for group in groups if at < len(group))) for at in range(longest)]
-
-
 def divide(axis: Axis, rule: Rule) -> Axis:
     """The axis whose groups divide each group of ``axis`` by the rule."""
     groups = [
@@ -131,17 +124,6 @@ def split(group: Group, rule: Rule) -> Group:
     if group.axis is None:
         raise ValueError("only a group of World.group() or split() can be divided.")
     return _connect(divide(group.axis, rule), group.ranks[group.rank])
-
-
-def device_mesh(world: World, *axes: str) -> DeviceMesh:
-    """The mesh of ``torch.distributed.tensor`` and ``fully_shard`` over all axes of a grid, outer to inner.
-
-    Leave out axes of one worker, and slice the mesh for fewer axes: ``mesh["shard"]``. It shares the axes' process
-    groups, so it connects nothing.
-    """
-    groups = [world.group(axis) for axis in axes]
-    ranks = torch.arange(world.size).view(tuple(group.size for group in groups))
-    return DeviceMesh.from_group([group.handle for group in groups], world.device.type, ranks, mesh_dim_names=axes)
 
 
 def _connect(axis: Axis, rank: int) -> Group:

@@ -24,12 +24,13 @@ from sparkdl.spark.slots.task_resources import TaskResources
 def gpu_profile(spark: SparkSession, device: str) -> ResourceProfile | None:
     """The profile of one GPU a task, if the model scores on GPUs and executors have some that tasks do not request.
 
-    None otherwise, also in a session without a SparkContext.
+    None otherwise, also over Spark Connect, where profiles need a SparkContext.
     """
     try:
-        return TaskResources.of_scoring(spark, device).profile(spark)
+        spark.sparkContext  # noqa: B018 - raises over Spark Connect
     except (AttributeError, PySparkException):
         return None
+    return TaskResources.of_scoring(spark, device).profile(spark)
 
 
 def with_scores(

@@ -52,7 +52,7 @@ class TaskResources:
                 "executor. conf/spark/gpu-standalone.conf has the settings of a cluster with GPUs."
             )
         master = str(spark.sparkContext.master)
-        profiles = not master.startswith("local") or master.startswith("local-cluster")
+        profiles = _has_profiles(master)
         if device == "cuda" and gpus is None and offered and profiles and float(setting(spark, TASK_GPUS) or 0) != 1:
             gpus = 1.0
         requested = cls(cpus, gpus)
@@ -68,10 +68,9 @@ class TaskResources:
     @classmethod
     def of_scoring(cls, spark: SparkSession, device: str) -> TaskResources:
         """The requests of tasks that score: on GPUs one each, if executors have some that no task requests."""
-        master, requested = str(spark.sparkContext.master), float(setting(spark, TASK_GPUS) or 0)
-        if device != "cuda" or requested or not float(setting(spark, EXECUTOR_GPUS) or 0):
-            return cls()
-        return cls() if master.startswith("local") and not master.startswith("local-cluster") else cls(gpus=1.0)
+        offered, requested = (float(setting(spark, name) or 0) for name in (EXECUTOR_GPUS, TASK_GPUS))
+        free = device == "cuda" and offered and not requested and _has_profiles(str(spark.sparkContext.master))
+        return cls(gpus=1.0) if free else cls()
 
     @property
     def is_default(self) -> bool:
@@ -100,6 +99,10 @@ class TaskResources:
             return ResourceProfile(_java_resource_profile=known.get())
         manager.addResourceProfile(built)
         return ResourceProfile(_java_resource_profile=built)
+
+
+def _has_profiles(master: str) -> bool:
+    return not master.startswith("local") or master.startswith("local-cluster")
 
 
 def with_profile(rows: RDD[Any], profile: ResourceProfile | None) -> RDD[Any]:

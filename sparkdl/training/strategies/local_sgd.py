@@ -56,7 +56,7 @@ class LocalSGD(Strategy):
 
     Each epoch's end ends the block, so that validation, the result and checkpoints have equal replicas. Optimizer,
     scheduler, ``maxGradNorm`` and the scale of fp16 are each worker's own; the optimizer's state is never averaged.
-    A worker holds two more copies of the weights, with ``momentum`` three. On one worker
+    A worker holds two more copies of the weights, and one more for each of ``momentum`` and ``warmup``. On one worker
     ``reset_inner`` and ``reduce`` have no effect.
 
     Attributes:

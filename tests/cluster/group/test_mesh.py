@@ -49,8 +49,7 @@ def test_hosts_with_uneven_numbers_of_workers_and_interleaved_ranks():
     groups = mesh.by_host(UNEVEN)
     assert groups == [(0, 2, 5), (1, 4), (3,)]
     assert mesh.leaders(groups) == [(0, 1, 3)]
-    assert mesh.across(groups) == [(0, 1, 3), (2, 4), (5,)]
-    assert mesh.by_host(()) == mesh.across([]) == []
+    assert mesh.by_host(()) == []
 
 
 def test_consecutive_workers():
@@ -100,7 +99,6 @@ def talk(world: World, shard: Any) -> dict[str, Any]:
     replica.mean_(averaged)
     replica.broadcast_(received, source=1)
     along.broadcast_(later, wait=False).wait()
-    whole = mesh.device_mesh(world, "replica", "shard")
     alone = world.group("replica").size if world.rank == 0 else None  # a worker may ask alone
     return {
         "ranks": (replica.rank, along.rank, replica.ranks, along.ranks),
@@ -109,7 +107,6 @@ def talk(world: World, shard: Any) -> dict[str, Any]:
         "averaged": averaged[0].item(),
         "received": (received[0].item(), later[0].item()),
         "gathered": replica.gather({"rank": world.rank, "more": "x" * 100 * world.rank}),
-        "mesh": (whole.get_coordinate(), whole["shard"].get_group() is along.handle),
         "groups": (before, opened, alone),
     }
 
@@ -156,7 +153,7 @@ def test_workers_of_hosts_and_their_leaders(four):
 
 def fails_in_a_subgroup(world: World, shard: Any) -> None:
     pair = mesh.split(world.group(), partial(mesh.consecutive, size=2))
-    other = mesh.split(world.group(), lambda hosts: mesh.across(mesh.consecutive(hosts, 2)))
+    other = mesh.split(world.group(), lambda hosts: [(0, 2), (1, 3)])
     if world.rank == 1:
         raise ArithmeticError("stumbled")
     pair.sum_(torch.zeros(1))
@@ -190,7 +187,6 @@ def join_again(world: World, shard: Any) -> list[Any]:
             line["host"] = "ab"[rank % 2]
         with join(spec, RendezvousResult(lines.lines, lines.store)) as inner:
             mesh.open_axes(inner, {"host": mesh.by_host(inner.hosts)} | mesh.grid({"replica": 2, "shard": 2}, 4))
-            mesh.device_mesh(inner, "replica", "shard")
             hosts.append((inner.group("host").hosts, inner.local_rank))
             inner.group("host").sum_(torch.zeros(1))
             handle = weakref.ref(inner.group("host").handle)

@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 
 from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock
@@ -24,18 +23,6 @@ from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.training.strategies.buckets import Bucket
 from tests.contracts import work
 from tests.contracts.strategy_contract import DECAYING, SAMPLE, Case, SynchronousContract, assert_equal, numbers
-
-
-@pytest.fixture(scope="module")
-def pair():
-    with LocalCluster(2) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def four():
-    with LocalCluster(4) as cluster:
-        yield cluster
 
 
 class TestAllReduce(SynchronousContract):

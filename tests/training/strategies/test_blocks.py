@@ -15,7 +15,6 @@ from sparkdl.checkpoint.checkpointer import Checkpointer
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_state, unpack_state
@@ -28,13 +27,6 @@ from sparkdl.training.strategies.local_sgd import LocalSGD
 from tests.contracts import work
 from tests.contracts.strategy_contract import numbers
 from tests.training.test_resume import STEPS, Folder, assert_alike, essence, run
-
-
-@pytest.fixture(scope="module")
-def pair():
-    with LocalCluster(2) as cluster:
-        yield cluster
-
 
 LOCAL = {
     "LocalSGD": LocalSGD(every=3, lr=0.7, momentum=0.9, nesterov=True, warmup=1),

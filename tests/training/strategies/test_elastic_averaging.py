@@ -8,17 +8,10 @@ from functools import partial
 import pytest
 import torch
 
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from tests.contracts.strategy_contract import Case, StrategyContract
 from tests.training.strategies.serial import Trainee, assert_ends_as, trained_serially
 from tests.training.strategies.test_local_sgd import CASE, fit
-
-
-@pytest.fixture(scope="module")
-def four():
-    with LocalCluster(4) as cluster:
-        yield cluster
 
 
 class TestElasticAveraging(StrategyContract):

@@ -10,17 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.training.strategies.gossip import Gossip, neighbours
 from tests.contracts.strategy_contract import StrategyContract
 from tests.training.strategies.serial import Trainee, assert_ends_as, trained_serially
 from tests.training.strategies.test_local_sgd import CASE, fit
-
-
-@pytest.fixture(scope="module")
-def four():
-    with LocalCluster(4) as cluster:
-        yield cluster
 
 
 class TestGossip(StrategyContract):

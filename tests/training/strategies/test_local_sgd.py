@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from docs.examples.reducer import HalfPrecision
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
@@ -43,18 +42,6 @@ PLAIN = partial(torch.optim.SGD, lr=0.1)
 UNEVEN = {2: (0, 48), 4: (1, 0, 37, 10)}
 CASE = Case(optimizer=PLAIN, batch_size=7, epochs=2)  # epochs of seven steps
 WEIGHTED = replace(CASE, weight="weight")
-
-
-@pytest.fixture(scope="module")
-def pair():
-    with LocalCluster(2) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def four():
-    with LocalCluster(4) as cluster:
-        yield cluster
 
 
 class TestLocalSGD(StrategyContract):

@@ -36,7 +36,7 @@ from torch import Tensor
 from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import PendingReduce
+from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.exact import ring_bytes
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange, TwoExchanges
 from sparkdl.training.strategies.reducers.residuals import (
@@ -93,11 +93,16 @@ class OneBitReduction:
         self._reducer, self._group = reducer, group
         self._striped = {bucket.index: _Striped(bucket, group, reducer.warmup) for bucket in buckets}
         self._started: deque[TwoExchanges] = deque()
+        # Of each bucket, by whether the step compresses.
+        self._bytes = {
+            bucket.index: (ring_bytes(bucket.buffer.nbytes, group.size), sent_bytes(reducer, [bucket], group.size))
+            for bucket in buckets
+        }
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends in the step that started last; before the first step, in the first."""
-        return sum(striped.bytes for striped in self._striped.values())
+        return sum(self._bytes[index][striped.compresses] for index, striped in self._striped.items())
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Quantise the gradients, and start to send each stripe to its owner."""
@@ -181,7 +186,7 @@ class _Striped:
     """A bucket in stripes, with its messages: fixed buffers, of which all views are made once."""
 
     def __init__(self, bucket: Bucket, group: Group, warmup: int) -> None:
-        self._bucket, self._group, self._warmup, self.steps = bucket, group, warmup, 0
+        self._group, self._warmup, self.steps = group, warmup, 0
         matrices, self._exact = _coded(bucket)
         self.uncompressed = torch.cat(self._exact)
         self.residual = zero_residual(bucket, sum(matrix.numel() for matrix in matrices))
@@ -206,14 +211,6 @@ class _Striped:
     def compresses(self) -> bool:
         """Whether the last step, at first the next, compresses: after the warm-up, if the bucket has a matrix."""
         return max(self.steps, 1) > self._warmup and len(self.residual) > 0
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that this worker sends in this step."""
-        workers = self._group.size
-        if not self.compresses:
-            return ring_bytes(self._bucket.buffer.nbytes, workers)
-        return 2 * (workers - 1) * self.owned.nbytes + ring_bytes(self.uncompressed.nbytes, workers)
 
     def quantise(self) -> None:
         """Write the messages to the other owners, and keep the residuals."""

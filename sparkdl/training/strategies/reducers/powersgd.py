@@ -34,7 +34,7 @@ from torch import Tensor
 from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import PendingReduce
+from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.exact import ring_bytes
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange, TwoExchanges
 from sparkdl.training.strategies.reducers.residuals import (
@@ -112,12 +112,16 @@ class PowerSGDReduction:
         generator = torch.Generator().manual_seed(reducer.seed)
         self._low_rank = {bucket.index: _LowRank(bucket, reducer, generator) for bucket in buckets}
         self._started: deque[TwoExchanges] = deque()
+        # Of each bucket, by whether the step compresses.
+        self._bytes = {
+            bucket.index: (ring_bytes(bucket.buffer.nbytes, group.size), sent_bytes(reducer, [bucket], group.size))
+            for bucket in buckets
+        }
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends in the step that started last; before the first step, in the first."""
-        sizes = [size for low_rank in self._low_rank.values() for size in low_rank.sizes]
-        return sum(ring_bytes(size, self._group.size) for size in sizes)
+        return sum(self._bytes[index][low_rank.compresses] for index, low_rank in self._low_rank.items())
 
     def start(self, bucket: Bucket) -> PendingReduce:
         """Start to sum P, together with the uncompressed gradients."""
@@ -198,11 +202,6 @@ class _LowRank:
     def compresses(self) -> bool:
         """Whether the last step, at first the next, compresses: after the warm-up, if a parameter shrinks enough."""
         return max(self.steps, 1) > self._warmup and len(self._factors) > 0
-
-    @property
-    def sizes(self) -> list[int]:
-        """Bytes of the tensors that are summed in this step."""
-        return [self.first.nbytes, self.second.nbytes] if self.compresses else [self._bucket.buffer.nbytes]
 
     def project(self) -> None:
         """P = M Q."""

@@ -1,4 +1,4 @@
-"""The work of workers that sum buckets with a reducer, and what it is compared with."""
+"""The work of workers that sum buckets with a reducer, and the exact sums for comparison."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.training.strategies.allreduce import AllReduce
@@ -27,18 +26,6 @@ from tests.training.strategies.reducers.reducing import Reduce
 FEEDBACK = [TopK(0.05), OneBit(warmup=1), PowerSGD(rank=2, warmup=1, min_compression_rate=0.5)]
 LOSSY = [Cast(), Cast("fp16"), *FEEDBACK]
 LOSSLESS = [TopK(1.0), PowerSGD(rank=64, warmup=0, min_compression_rate=1e-3)]
-
-
-@pytest.fixture(scope="module")
-def three():
-    with LocalCluster(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def pair():
-    with LocalCluster(2) as cluster:
-        yield cluster
 
 
 def assert_same(results):

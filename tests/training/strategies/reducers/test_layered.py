@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from sparkdl.cluster.group.world import Axis, Group, World
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.buckets import make_buckets
@@ -24,12 +23,6 @@ from tests.contracts.strategy_contract import SAMPLE, Case, SynchronousContract,
 IN_ORDER, INTERLEAVED = ("a", "a", "b", "b"), ("a", "b", "a", "b")
 UNEVEN = ("a", "b", "a", "a")
 SIZE = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def four():
-    with LocalCluster(4) as cluster:
-        yield cluster
 
 
 class TestLayered(SynchronousContract):

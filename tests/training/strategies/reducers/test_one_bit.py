@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import World
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.shard import Shard
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers.one_bit import OneBit
@@ -60,10 +59,10 @@ def simulate(work: Reduce, workers: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_sums_equal_a_serial_simulation(workers):
+def test_sums_equal_a_serial_simulation(request, workers):
     work = Reduce(OneBit(warmup=0), steps=(0, 6), shapes=SHAPES, bucket_bytes=1 << 20)
-    with LocalCluster(workers) as cluster:
-        results = cluster.gang(work)
+    cluster = request.getfixturevalue({2: "pair", 4: "four"}[workers])
+    results = cluster.gang(work)
     for (buffer,), expected in zip(results[0]["sums"], simulate(work, workers), strict=True):
         torch.testing.assert_close(buffer[: len(expected)], expected, rtol=0, atol=1e-11)
 
@@ -88,10 +87,9 @@ class ByHand:
         }
 
 
-def test_step_by_hand():
+def test_step_by_hand(pair):
     """Worker 0 owns the first column, and worker 1 the second."""
-    with LocalCluster(2) as cluster:
-        first, second = cluster.gang(ByHand((((1, 4, 0, 3), (-1, 5, -3, 7)), ((-1, -3, 2, 2), (1, 1, -1, -1)))))
+    first, second = pair.gang(ByHand((((1, 4, 0, 3), (-1, 5, -3, 7)), ((-1, -3, 2, 2), (1, 1, -1, -1)))))
     # The means of worker 1's first column are -2 and 2, of worker 0's second column -2 and 6.
     assert (first["numbers"], second["numbers"]) == ([-2, 8], [-2, 4])  # low, and high - low, for the other owner
     assert (first["bits"], second["bits"]) == (0b1010, 0b1100)  # the lowest bit is the first element's
@@ -103,10 +101,9 @@ def test_step_by_hand():
     assert second["stripe_residuals"] == [1, 1, -1, -1]
 
 
-def test_bytes_count_the_uncompressed_steps():
+def test_bytes_count_the_uncompressed_steps(pair):
     work = Reduce(OneBit(warmup=2), shapes=((64, 128), (64,)), dtype=torch.float32)
-    with LocalCluster(2) as cluster:
-        sizes = [stated for stated, _ in cluster.gang(work)[0]["bytes"]]
+    sizes = [stated for stated, _ in pair.gang(work)[0]["bytes"]]
     uncompressed = 4 * (64 + 2)
     # A stripe has 32 columns of 128 bits and two numbers; each travels to and from its owner.
     assert sizes == [4 * (64 * 128) + uncompressed] * 2 + [2 * 32 * (128 // 8 + 8) + uncompressed] * 2

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from sparkdl.cluster.group.world import Group, World
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.shard import Shard
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers.powersgd import PowerSGD
@@ -60,10 +59,9 @@ class Both:
             factors.Q.copy_(torch.randn(1, factors.Q.shape[1], len(factors.Q), dtype=torch.float64)[0].t())
 
 
-def test_sums_equal_those_of_the_hook():
-    with LocalCluster(2) as cluster:
-        for ours, theirs in cluster.gang(Both())[0]:
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+def test_sums_equal_those_of_the_hook(pair):
+    for ours, theirs in pair.gang(Both())[0]:
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
 def test_zero_gradients_do_not_stop_later_ones():

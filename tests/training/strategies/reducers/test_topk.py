@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from sparkdl.cluster.group.world import World
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.shard import Shard
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers.topk import TopK
@@ -32,10 +31,9 @@ class Steps:
         return [*seen, reduction.state_dict()["residuals"][0].tolist()]
 
 
-def test_sums_and_residuals_by_hand():
+def test_sums_and_residuals_by_hand(pair):
     """The bucket has the second parameter first: one of its two elements travels, and two of the other's four."""
-    with LocalCluster(2) as cluster:
-        first, second = cluster.gang(Steps(((1, -3, 5, -6, 3, 1), (4, 1, 0, 1, 3, -4))))
+    first, second = pair.gang(Steps(((1, -3, 5, -6, 3, 1), (4, 1, 0, 1, 3, -4))))
     assert first[:2] == second[:2]
     assert first[0] == [4, -3, 5, -6, 3, -4, 2, 2]
     # The residuals 1 0 | 0 0 3 1 and 0 1 | 0 1 0 0 join the next gradients: 2 -3 | 5 -6 6 2 and 4 2 | 0 2 3 -4.
