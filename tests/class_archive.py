@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ ARCHIVE = ROOT / "build" / "classes.jsa"
 # than the tests need.
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
 _PRELOADED = "-Dspark.python.daemon.module=sparkdl.spark.python_daemon"
+_LIMIT = 600  # seconds; a busy machine took more than two minutes
 _QUIET = "-Xlog:cds*=off -Xlog:class+path*=off"  # whether the archive fits is no news for a job's output
 
 
@@ -52,8 +54,13 @@ def write(archive: Path) -> None:
             jvm.java.lang.Class.forName("org.apache.spark.executor.CoarseGrainedExecutorBackend")
         gateway: Any = SparkContext._gateway
         gateway.shutdown()
-        gateway.proc.stdin.close()  # its JVM ends with it
-        gateway.proc.wait(120)
+        gateway.proc.stdin.close()  # its JVM ends with it, and writes the archive as the last thing
+        try:
+            gateway.proc.wait(_LIMIT)
+        except subprocess.TimeoutExpired:
+            gateway.proc.kill()
+            print(f"Java wrote no archive of classes within {_LIMIT} s; the tests do without it", file=sys.stderr)
+            return
         if not written.exists():
             print("this Java writes no archive of classes; the tests do without it", file=sys.stderr)
             return
