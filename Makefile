@@ -86,7 +86,7 @@ $(CLASSES): $(INSTALLED) tests/class_archive.py
 	$(WITH_JAVA) $(BIN)/python -m tests.class_archive
 
 # One resolution with everything pinned, so that no second torch can come in as a dependency of a dependency. All
-# extras include the runtime.
+# extras include the runtime. Python compiles each module at its first import: to compile all takes two more minutes.
 $(RUNTIME): EXTRAS := spark,examples
 $(INSTALLED): EXTRAS := dev
 $(RUNTIME) $(INSTALLED): setup.cfg conf/constraints.txt
@@ -94,14 +94,14 @@ $(RUNTIME) $(INSTALLED): setup.cfg conf/constraints.txt
 	the pinned versions need Python 3.11 or later and PYTHON=$(PYTHON) is not: set PYTHON))
 	@echo "installing the pinned versions for [$(EXTRAS)] into $(VENV), which takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint conf/constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/pip install --quiet --no-compile --constraint conf/constraints.txt --editable '.[$(EXTRAS)]'
 	touch $(RUNTIME) $@
 
 # The oldest Spark alone, before all other packages of $(VENV).
 $(OLDEST)/.installed: $(INSTALLED) conf/oldest.txt
 	@echo "installing the oldest pyspark that is supported into $(OLDEST), which takes a minute"
 	$(BIN)/python -m venv --without-pip --clear $(OLDEST)
-	$(BIN)/pip --python $(OLDEST) install --quiet "$$(grep ^pyspark== conf/oldest.txt)"
+	$(BIN)/pip --python $(OLDEST) install --quiet --no-compile "$$(grep ^pyspark== conf/oldest.txt)"
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> "$$($(OLDEST)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pinned.pth"
 	touch $@

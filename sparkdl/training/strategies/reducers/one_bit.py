@@ -48,6 +48,8 @@ from sparkdl.training.strategies.reducers.residuals import (
 )
 from sparkdl.training.strategies.traffic import Hosts, Traffic, all_gather, all_reduce, all_to_all, at_once
 
+# The product moves bit 8 i of a number, the lowest of its byte i, to bit 56 + i: no other bits meet there.
+_GATHER = sum(1 << 56 - 7 * i for i in range(8))
 # Elements that are coded at once: on a CPU they stay in its cache.
 _CPU_BLOCK, _GPU_BLOCK = 1 << 16, 1 << 24
 
@@ -248,10 +250,9 @@ class _Coder:
 
     def __init__(self, like: Tensor) -> None:
         self._like = like
-        exponents = torch.arange(8, device=like.device)
-        self._powers = (2**exponents).to(like.dtype)[:, None]
-        # Row b holds the bits of the byte b, the lowest first.
-        self._table = (torch.arange(256, device=like.device)[:, None] >> exponents & 1).to(like.dtype)
+        # Eight bytes of zeros and ones for each byte, the lowest bit first, as one number.
+        bits = torch.arange(256)[:, None] >> torch.arange(8) & 1
+        self._table = bits.byte().view(torch.int64)[:, 0].to(like.device)
         self._spaces: dict[torch.Size, _Space] = {}
 
     def _space(self, shape: torch.Size) -> _Space:
@@ -271,9 +272,8 @@ class _Coder:
         ones = torch.ge(a, 0, out=space.q).sum(1, keepdim=True)
         code.low.div_((a.shape[1] - ones).clamp_min_(1))
         torch.sub(high.div_(ones.clamp_min_(1)), code.low, out=code.gap)
-        # A sum of eight different powers of two is exact in every precision that a backend may use for products.
-        torch.mm(space.eights, self._powers, out=space.bytes)
-        code.bits.copy_(space.bytes[:, 0])
+        space.bools.copy_(space.eights)
+        code.bits.copy_(torch.mul(space.bools.view(torch.int64), _GATHER, out=space.packed).bitwise_right_shift_(56))
         decoded = self._values(space, code, out)
         a.sub_(decoded)
         return decoded
@@ -282,7 +282,8 @@ class _Coder:
         """Q^-1, by the same operations; without ``out`` the next call overwrites the result."""
         space = self._space(shape)
         space.index.copy_(code.bits)
-        torch.index_select(self._table, 0, space.index, out=space.eights)
+        torch.index_select(self._table, 0, space.index, out=space.packed)
+        space.eights.copy_(space.packed.view(torch.uint8))
         return self._values(space, code, out)
 
     def _values(self, space: _Space, code: _Code, out: Tensor | None) -> Tensor:
@@ -295,10 +296,12 @@ class _Space:
 
     def __init__(self, like: Tensor, shape: torch.Size) -> None:
         elements = shape.numel()
-        self.eights = like.new_zeros(-(-elements // 8), 8)  # q, and zeros up to a multiple of eight
-        self.q = self.eights.view(-1)[:elements].view(shape)
-        self.bytes = like.new_empty(len(self.eights), 1)
-        self.index = like.new_empty(len(self.eights), dtype=torch.int32)
+        count = -(-elements // 8)
+        self.eights = like.new_zeros(8 * count)  # q, and zeros up to a multiple of eight
+        self.q = self.eights[:elements].view(shape)
+        self.bools = like.new_empty(8 * count, dtype=torch.bool)
+        self.packed = like.new_empty(count, dtype=torch.int64)
+        self.index = like.new_empty(count, dtype=torch.int32)
 
 
 def _coded(bucket: Bucket) -> tuple[list[Tensor], list[Tensor]]:
