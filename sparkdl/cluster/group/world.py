@@ -112,15 +112,7 @@ class Group:
         # Gloo sends from the host's memory only.
         staged = tensor.cpu() if peers and dist.get_backend(self.handle) == "gloo" else tensor
         received = [torch.empty_like(staged, memory_format=torch.contiguous_format) for _ in peers]
-        with reaching_peers():
-            # Receives first: gloo sends a tensor when its receiver is ready; that message must not queue behind data.
-            messages: list[tuple[Any, Tensor, int]] = [
-                *((dist.irecv, other, peer) for other, peer in zip(received, peers, strict=True)),
-                *((dist.isend, staged.contiguous(), peer) for peer in peers),
-            ]
-            pending = [dist.P2POp(kind, part, group=self.handle, group_peer=peer) for kind, part, peer in messages]
-            for work in dist.batch_isend_irecv(pending) if pending else ():
-                work.wait()
+        self._send_and_receive([staged.contiguous()] * len(peers), received, peers).wait()
         return [other.to(tensor.device) for other in received]
 
     def all_gather_into(self, gathered: Tensor, tensor: Tensor, *, wait: bool = True) -> Any:
@@ -134,6 +126,8 @@ class Group:
         if self.size == 1:
             gathered.view_as(tensor).copy_(tensor)
             return None
+        if self._sends_directly(tensor):
+            return self._trade([tensor.view(-1)] * self.size, gathered.view(self.size, -1).unbind(), wait=wait)
         # torch 2.13 warns about the older name.
         collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         return self._start(collective, gathered.view(-1), tensor.view(-1), wait=wait)
@@ -149,7 +143,33 @@ class Group:
         if self.size == 1:
             received.copy_(tensor)
             return None
+        if self._sends_directly(tensor):
+            return self._trade(tensor.chunk(self.size), received.chunk(self.size), wait=wait)
         return self._start(dist.all_to_all_single, received, tensor, wait=wait)
+
+    def _sends_directly(self, tensor: Tensor) -> bool:
+        """Whether workers send each other messages: gloo's own collectives wait with a message for a message."""
+        return not tensor.is_cuda and dist.get_backend(self.handle) == "gloo"
+
+    def _trade(self, sent: Sequence[Tensor], received: Sequence[Tensor], *, wait: bool) -> Any:
+        """Send the ``i``-th tensor to rank ``i``, and receive one of its size."""
+        received[self.rank].copy_(sent[self.rank])
+        peers = [(self.rank + far) % self.size for far in range(1, self.size)]
+        return _result(
+            self._send_and_receive([sent[rank] for rank in peers], [received[rank] for rank in peers], peers),
+            wait=wait,
+        )
+
+    def _send_and_receive(self, sent: Sequence[Tensor], received: Sequence[Tensor], peers: Sequence[int]) -> _Messages:
+        """Start to send each of these ranks a contiguous tensor, and to receive one."""
+        # Receives first: gloo sends a tensor when its receiver is ready; that message must not queue behind data.
+        receives = zip((dist.irecv for _ in peers), received, peers, strict=True)
+        sends = zip((dist.isend for _ in peers), sent, peers, strict=True)
+        pending = [
+            dist.P2POp(kind, part, group=self.handle, group_peer=peer) for kind, part, peer in (*receives, *sends)
+        ]
+        with reaching_peers():
+            return _Messages(dist.batch_isend_irecv(pending) if pending else [])
 
     def _start(self, collective: Callable[..., Any], output: Tensor, tensor: Tensor, *, wait: bool) -> Any:
         with reaching_peers():
@@ -172,6 +192,19 @@ class Group:
         with reaching_peers():
             _result(dist.all_gather(rows, tensor, group=self.handle, async_op=self.nccl), wait=True)
         return [row.cpu() for row in rows]
+
+
+@dataclass(frozen=True)
+class _Messages:
+    """Pending messages."""
+
+    works: Sequence[Any]
+
+    def wait(self) -> None:
+        """Wait until all are sent and received."""
+        with reaching_peers():
+            for work in self.works:
+                work.wait()
 
 
 def _result(work: Any, *, wait: bool) -> Any:
