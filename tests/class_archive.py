@@ -24,6 +24,8 @@ ARCHIVE = ROOT / "build" / "classes.jsa"
 # The optimising compiler would take half of the processor time. Without it, Java keeps 48 MB of compiled code, fewer
 # than the tests need.
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
+# Tests have few rows: code generated for each query takes longer to compile than it saves.
+_INTERPRETED = "-Dspark.sql.codegen.wholeStage=false"
 _PRELOADED = "-Dspark.python.daemon.module=sparkdl.spark.python_daemon"
 _LIMIT = 600  # seconds; a busy machine took more than two minutes
 _QUIET = "-Xlog:cds*=off -Xlog:class+path*=off"  # whether the archive fits is no news for a job's output
@@ -33,7 +35,7 @@ def share_classes() -> None:
     """Let the JVMs of this process and its children use the archive, and fork workers that have PyTorch loaded."""
     shared = f'-XX:SharedArchiveFile="{ARCHIVE}" {_QUIET}' if ARCHIVE.exists() else ""
     options = os.environ.get("JDK_JAVA_OPTIONS", "")
-    os.environ["JDK_JAVA_OPTIONS"] = " ".join(filter(None, (options, _SHORT, shared, _PRELOADED)))
+    os.environ["JDK_JAVA_OPTIONS"] = " ".join(filter(None, (options, _SHORT, shared, _INTERPRETED, _PRELOADED)))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 

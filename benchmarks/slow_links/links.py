@@ -16,6 +16,7 @@ from benchmarks.hosts import Host
 from benchmarks.slow_links.gangs import OnSpark, Processes
 from benchmarks.slow_links.network import lacking, network, shape, single_packets
 from benchmarks.slow_links.training import Run, Steps
+from sparkdl.cluster.worker import Work
 
 HEAD = "head"  # of the master and the driver
 HOSTS = ("one", "two", "three", "four")
@@ -33,7 +34,7 @@ class Links:
 
     hosts: tuple[Host, ...]
     folder: Path
-    gang: Callable[[Steps, Sequence[Host]], list[Any]]
+    gang: Callable[[Work, Sequence[Host]], list[Any]]
 
     def shape(self, mbit: float) -> None:
         """Limit both directions of the cables to so many megabits per second."""
@@ -44,10 +45,13 @@ class Links:
         single_packets(self.hosts)
 
     def run(self, work: Steps, order: str = "abcd") -> list[Run]:
-        """The measurements of each rank; ``order`` has a letter for the host of each rank, by default all in turn."""
+        """The measurements of each rank, of which ``values`` has the arguments."""
+        return [Run(**values) for values in self.values(work, order)]
+
+    def values(self, work: Work, order: str = "abcd") -> list[Any]:
+        """The values of each rank; ``order`` has a letter for the host of each rank, by default all in turn."""
         by_letter = dict(zip("abcd", self.hosts, strict=False))
-        placement = [by_letter[letter] for letter in order if letter in by_letter]
-        return [Run(**values) for values in self.gang(work, placement)]
+        return self.gang(work, [by_letter[letter] for letter in order if letter in by_letter])
 
 
 @contextmanager

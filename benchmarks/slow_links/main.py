@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.measurements import Measures, run_measurements
 from benchmarks.pairs import Pairs, options
+from benchmarks.slow_links.algorithms import ALGORITHMS, AllReduces
 from benchmarks.slow_links.links import (
     Links,
     block_seconds,
@@ -30,6 +31,7 @@ from benchmarks.slow_links.training import MODEL, PARAMETERS, Steps
 
 BAR = "at most 1"
 RATES = (1000.0, 100.0, 10.0)  # Mbit/s
+SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 22)  # bytes of an all-reduce
 TRAFFIC = 200_000_000  # bytes that each worker sends, at least, to compare them with the bytes on the wire
 HEADERS = 0.10  # largest share by which they may differ
 MODEL_ERROR = 0.25  # largest share by which the cost model may miss the seconds of a step
@@ -194,6 +196,25 @@ def _compare_with_model(cells: Mapping[tuple[str, float], Mapping[str, Any]], ar
     return max(errors) / MODEL_ERROR
 
 
+# ---- algorithms of all-reduce ----------------------------------------------------------------------------------------
+
+
+def measure_algorithms(args: argparse.Namespace) -> None:
+    """Seconds of an all-reduce by each algorithm, for sizes from a small bucket to a full one; it has no bar."""
+    work = AllReduces(SIZES, args.rounds)
+    print(f"{'seconds':<12}{'bytes':>12}" + "".join(f"{name:>30}" for name in ALGORITHMS))
+    with links(args) as slow:
+        for mbit in args.rates:
+            slow.shape(mbit)
+            ranks = slow.values(work)
+            for size in SIZES:
+                taken = {name: [*map(max, *(rank[size, name] for rank in ranks))] for name in ALGORITHMS}
+                print(
+                    f"{mbit:<12g}{size:>12,}" + "".join(f"{spread(taken[name]):>30}" for name in ALGORITHMS), flush=True
+                )
+                _save(args, "algorithms", {"mbit": mbit, "bytes": size, "seconds": taken})
+
+
 # ---- the program -----------------------------------------------------------------------------------------------------
 
 
@@ -202,6 +223,7 @@ MEASURES: Measures = {
     "wire": measure_wire,
     "layered": measure_layered,
     "seconds": measure_seconds,
+    "algorithms": measure_algorithms,
 }
 
 

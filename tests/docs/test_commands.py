@@ -205,7 +205,7 @@ def checkout(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
     for name in ("conf", "examples", "jobs"):
         (folder / name).symlink_to(ROOT / name)
-    for name, rows in {"adult.data": 15_000, "adult.test": 2000}.items():
+    for name, rows in {"adult.data": 10_500, "adult.test": 2000}.items():
         if (data_folder() / name).is_file():
             with (data_folder() / name).open(encoding="utf-8") as file:
                 (folder / name).write_text("".join(itertools.islice(file, 1 + rows)), encoding="utf-8")
