@@ -202,7 +202,7 @@ def _compare_with_model(cells: Mapping[tuple[str, float], Mapping[str, Any]], ar
 def measure_algorithms(args: argparse.Namespace) -> None:
     """Seconds of an all-reduce by each algorithm, for sizes from a small bucket to a full one; it has no bar."""
     work = AllReduces(SIZES, args.rounds)
-    print(f"{'seconds':<12}{'bytes':>12}" + "".join(f"{name:>30}" for name in ALGORITHMS))
+    print(f"{'seconds':<12}{'bytes':>12}" + "".join(f"{name:>34}" for name in ALGORITHMS))
     with links(args) as slow:
         for mbit in args.rates:
             slow.shape(mbit)
@@ -210,7 +210,7 @@ def measure_algorithms(args: argparse.Namespace) -> None:
             for size in SIZES:
                 taken = {name: [*map(max, *(rank[size, name] for rank in ranks))] for name in ALGORITHMS}
                 print(
-                    f"{mbit:<12g}{size:>12,}" + "".join(f"{spread(taken[name]):>30}" for name in ALGORITHMS), flush=True
+                    f"{mbit:<12g}{size:>12,}" + "".join(f"{spread(taken[name]):>34}" for name in ALGORITHMS), flush=True
                 )
                 _save(args, "algorithms", {"mbit": mbit, "bytes": size, "seconds": taken})
 
