@@ -32,7 +32,7 @@ _QUIET = "-Xlog:cds*=off -Xlog:class+path*=off"  # whether the archive fits is n
 
 
 def share_classes() -> None:
-    """Let the JVMs of this process and its children use the archive, and fork workers that have PyTorch loaded."""
+    """Let the JVMs of this process and its children use the archive, interpret queries and fork workers with torch."""
     shared = f'-XX:SharedArchiveFile="{ARCHIVE}" {_QUIET}' if ARCHIVE.exists() else ""
     options = os.environ.get("JDK_JAVA_OPTIONS", "")
     os.environ["JDK_JAVA_OPTIONS"] = " ".join(filter(None, (options, _SHORT, shared, _INTERPRETED, _PRELOADED)))

@@ -15,5 +15,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two executors of one core each, in place of the one that the tests before these had."""
     if (before := SparkSession.getActiveSession()) is not None:
         before.stop()
-    with session(tmp_path_factory.mktemp("executors")) as result:
+    # As on a cluster, Spark generates code here.
+    with session(tmp_path_factory.mktemp("executors"), sql__codegen__wholeStage="true") as result:
         yield result

@@ -126,7 +126,8 @@ class Group:
         if self.size == 1:
             gathered.view_as(tensor).copy_(tensor)
             return None
-        if self._sends_directly(tensor):
+        # Between workers that share a host's link, gloo's ring sends fewer bytes over it.
+        if self._sends_directly(tensor) and len({*self.hosts}) == self.size:
             return self._trade([tensor.view(-1)] * self.size, gathered.view(self.size, -1).unbind(), wait=wait)
         # torch 2.13 warns about the older name.
         collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -163,10 +164,10 @@ class Group:
     def _send_and_receive(self, sent: Sequence[Tensor], received: Sequence[Tensor], peers: Sequence[int]) -> _Messages:
         """Start to send each of these ranks a contiguous tensor, and to receive one."""
         # Receives first: gloo sends a tensor when its receiver is ready; that message must not queue behind data.
-        receives = zip((dist.irecv for _ in peers), received, peers, strict=True)
-        sends = zip((dist.isend for _ in peers), sent, peers, strict=True)
         pending = [
-            dist.P2POp(kind, part, group=self.handle, group_peer=peer) for kind, part, peer in (*receives, *sends)
+            dist.P2POp(kind, part, group=self.handle, group_peer=peer)
+            for kind, parts in ((dist.irecv, received), (dist.isend, sent))
+            for part, peer in zip(parts, peers, strict=True)
         ]
         with reaching_peers():
             return _Messages(dist.batch_isend_irecv(pending) if pending else [])

@@ -6,6 +6,7 @@ import datetime
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,9 @@ def talk(world: World, shard: Shard | None) -> dict[str, Any]:
     own = torch.arange(6, dtype=torch.uint8).view(3, 2) + 10 * number
     gathered, received = torch.empty(3, 3, 2, dtype=torch.uint8), torch.empty_like(own)
     group.all_gather_into(gathered, own)
+    apart, from_hosts = replace(group, axis=replace(group.axis, hosts=("a", "b", "c"))), torch.empty_like(gathered)
+    apart.all_gather_into(from_hosts, own, wait=False).wait()
+    assert torch.equal(from_hosts, gathered)
     group.all_to_all_into(received, own, wait=False).wait()
     dtypes = {str(dtype): torch.tensor([world.rank, 1]).to(dtype) for dtype in EVERY_DTYPE}
     spread, summed = laid_out(number), laid_out(number)
