@@ -14,7 +14,8 @@ from sparkdl.training.strategies.reducers import Reducer
 
 BASELINE = "AllReduce"
 EVERY = 8  # steps between two exchanges
-WARMUP = 40  # first steps that all-reduce uncompressed gradients, a tenth of all
+WARMUP = 40  # first steps for digits that all-reduce uncompressed gradients, a tenth of all
+TEXT_WARMUP = 60  # for characters, a twentieth
 
 OptimizerOf = Callable[[float], Callable[..., torch.optim.Optimizer]]
 
@@ -44,14 +45,8 @@ class Setting:
     lr: float
 
 
-def compressed(rank: int, warmup: int) -> dict[str, Strategy]:
-    """All-reduce with each reducer, the baseline first; ``warmup`` is that of ``OneBit``."""
-    reducers: dict[str, Reducer] = {
-        "Cast": Cast("bf16"),
-        "TopK": TopK(0.05),
-        "OneBit": OneBit(warmup),
-        "PowerSGD": PowerSGD(rank, WARMUP),
-    }
+def reducing(reducers: Mapping[str, Reducer]) -> dict[str, Strategy]:
+    """All-reduce with each reducer, the baseline first."""
     return {BASELINE: AllReduce(), **{name: AllReduce(reduce=reducer) for name, reducer in reducers.items()}}
 
 
@@ -66,8 +61,15 @@ def chosen(
 
 
 DIGITS: dict[str, Strategy] = {
-    **compressed(rank=4, warmup=WARMUP),
-    "Layered": AllReduce(reduce=Layered(inner=2)),
+    **reducing(
+        {
+            "Cast": Cast("bf16"),
+            "TopK": TopK(0.05),
+            "OneBit": OneBit(WARMUP),
+            "PowerSGD": PowerSGD(4, WARMUP),
+            "Layered": Layered(inner=2),
+        }
+    ),
     "LocalSGD": LocalSGD(EVERY),
     "block_momentum": LocalSGD.block_momentum(4, every=EVERY),
     "slowmo": LocalSGD.slowmo(EVERY, reset_inner=True),
@@ -77,21 +79,41 @@ DIGITS: dict[str, Strategy] = {
 }
 
 SHAKESPEARE: dict[str, Strategy] = {
-    **compressed(rank=8, warmup=100),
-    "Layered": AllReduce(reduce=Layered(inner=1)),
+    # Adam takes the noise of coarse gradients for their size: OneBit and TopK send more than for SGD.
+    **reducing(
+        {
+            "Cast": Cast("bf16"),
+            "TopK": TopK(0.25),
+            "OneBit": OneBit(warmup=480),
+            "PowerSGD": PowerSGD(8, TEXT_WARMUP),
+            "Layered": Layered(inner=1),
+        }
+    ),
     "LocalSGD": LocalSGD(EVERY),
-    "LocalSGD(4)": LocalSGD(4),
+    "LocalSGD, OneBit": LocalSGD(4, reduce=OneBit(warmup=20)),
     # A new state of Adam would need more than a block to settle.
-    "block_momentum": LocalSGD.block_momentum(2, every=EVERY, reset_inner=False, warmup=WARMUP),
-    "slowmo": LocalSGD.slowmo(EVERY, warmup=WARMUP),
-    "diloco": LocalSGD.diloco(EVERY, warmup=WARMUP),
-    "ElasticAveraging": ElasticAveraging(4),
+    "block_momentum": LocalSGD.block_momentum(2, every=16, reset_inner=False, warmup=TEXT_WARMUP),
+    "slowmo": LocalSGD.slowmo(16, warmup=TEXT_WARMUP),
+    "diloco": LocalSGD.diloco(EVERY, momentum=0.6, warmup=TEXT_WARMUP),
+    "ElasticAveraging": ElasticAveraging(2),
     "Gossip": Gossip("ring", EVERY),
+}
+
+TEXT_RATES = {
+    BASELINE: 0.03,
+    "TopK": 0.012,
+    "OneBit": 0.016,
+    "PowerSGD": 0.012,
+    "LocalSGD": 0.012,
+    "LocalSGD, OneBit": 0.016,
+    "block_momentum": 0.012,
+    "slowmo": 0.008,
+    "diloco": 0.008,
+    "ElasticAveraging": 0.02,
+    "Gossip": 0.012,
 }
 
 SETTINGS = {
     "digits": chosen(DIGITS, nesterov, {BASELINE: 0.2, "OneBit": 0.1, "diloco": 0.005}),
-    "shakespeare": chosen(
-        SHAKESPEARE, adamw, {BASELINE: 0.036, "TopK": 0.012, "diloco": 0.016, "ElasticAveraging": 0.04}
-    ),
+    "shakespeare": chosen(SHAKESPEARE, adamw, TEXT_RATES),
 }

@@ -171,7 +171,7 @@ TASKS = {
         shift,
         2,
         32,
-        1,
+        3,
         validation_loss,
     ),
 }

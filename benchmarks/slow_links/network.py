@@ -21,7 +21,7 @@ from sparkdl.cluster.shutdown import TERMINATED
 
 INTERFACE = "eth0"  # of a host's end of its cable
 LATENCY = "50ms"  # a packet that would wait longer is dropped, as by a switch
-BURST = 16 << 10  # bytes; less than any exchange, so that no strategy travels within the burst
+BURST = 16 << 10  # bytes of the least burst
 
 
 def lacking() -> str | None:

@@ -21,12 +21,17 @@ class Candidate:
         strategy: the strategy.
         period: steps from one exchange to the next; only whole periods are timed.
         family: of ``BARS``; empty for none.
+        order: a letter for the host of each rank; empty for a worker on each host.
     """
 
     strategy: Strategy
     period: int = 1
     family: str = ""
+    order: str = ""
 
+
+LAYERED = AllReduce(reduce=Layered())
+"""All-reduce inside each host, then between the hosts."""
 
 CANDIDATES = {
     BASELINE: Candidate(AllReduce()),
@@ -37,7 +42,7 @@ CANDIDATES = {
     "TopK(0.01)": Candidate(AllReduce(reduce=TopK(0.01)), family="compressed"),
     "OneBit": Candidate(AllReduce(reduce=OneBit(warmup=0)), family="compressed"),
     "PowerSGD(4)": Candidate(AllReduce(reduce=PowerSGD(4, warmup=0)), family="compressed"),
+    "LocalSGD(16, bf16)": Candidate(LocalSGD(16, reduce=Cast("bf16")), 16),
+    "AllReduce, aabb": Candidate(AllReduce(), order="aabb"),
+    "Layered, aabb": Candidate(LAYERED, order="aabb"),
 }
-
-LAYERED = AllReduce(reduce=Layered())
-"""All-reduce inside each host, then between the hosts."""

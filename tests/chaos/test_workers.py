@@ -16,8 +16,10 @@ from benchmarks.hosts import until
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
+from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
 from sparkdl.training.strategies.local_sgd import LocalSGD
+from sparkdl.training.strategies.reducers.topk import TopK
 from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, undisturbed
 from tests.faults import PHASES, Fault
@@ -103,7 +105,10 @@ def test_run_survives_fault(pair, expected, tmp_path, fault):
     check_checkpoints(tmp_path)
 
 
-@pytest.mark.parametrize("strategy", [LocalSGD(every=4, momentum=0.5), Gossip(every=4)])
+@pytest.mark.parametrize(
+    "strategy",
+    [LocalSGD(every=4, momentum=0.5), LocalSGD(every=4, reduce=TopK(0.1)), ElasticAveraging(every=4), Gossip(every=4)],
+)
 def test_run_survives_kill_inside_a_block(pair, tmp_path, strategy):
     """The checkpoint of step 6 is inside the block of the steps 6 to 9."""
     supervisor = Supervisor(pair, back_off=0)

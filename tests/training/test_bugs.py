@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import MeanSquaredError
 
+from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput, WorkerFailed
@@ -22,8 +24,13 @@ from sparkdl.io.weights import unpack
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
+from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.reducers.exact import Exact
+from sparkdl.training.strategies.reducers.topk import TopK
+from tests.contracts import work
 
 ROWS = 12
 X = np.random.default_rng(0).normal(size=(ROWS, 3))
@@ -348,3 +355,42 @@ def test_gang_put_imports_back_into_garbage_collection() -> None:
         gc.unfreeze()
     fit(Objective(LINE, nn.MSELoss()))
     assert not gc.get_freeze_count()
+
+
+class Sometimes(nn.Module):
+    """A second layer that only rows with a positive first input use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes = nn.Linear(3, 1), nn.Linear(3, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = self.always(x).squeeze(-1)
+        return output + self.sometimes(x).sum(1) if bool((x[:, 0] > 0).any()) else output
+
+
+@dataclass(frozen=True)
+class OneOfFive:
+    """The change of the second layer by five steps of SGD, of which only the first uses the layer."""
+
+    reducer: Any
+
+    def __call__(self, world: World, shard: Any) -> Tensor:
+        sgd = partial(torch.optim.SGD, lr=1.0)
+        replica = Replicated().place(Objective(work.Seeded(Sometimes), nn.MSELoss(), sgd, precision="fp64"), world)
+        sync = AllReduce(self.reducer).attach(replica, world.group())
+        weight = replica.module.get_parameter("sometimes.weight")
+        start, x = weight.detach().clone(), torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]]).double()
+        for step in range(5):
+            batch = Batch((x if step == 0 else -x,), torch.ones(2).double(), None, None, 2, 2.0, 1 / 2, total=4)
+            replica.gradients(batch)
+            sync.update(world.clock, batch)
+        return weight.detach() - start
+
+
+def test_residuals_of_parameters_without_rows_were_lost() -> None:
+    # Workers sent a residual and forgot it, but the optimizer skipped the parameter, which no row of the step used.
+    with LocalCluster(2) as pair:
+        exact, late = (pair.gang(OneOfFive(reducer))[0] for reducer in (Exact(), TopK(0.25)))
+    torch.testing.assert_close(late, exact, rtol=0, atol=1e-12)
+    assert exact.abs().min() > 0.1

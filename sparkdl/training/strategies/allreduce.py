@@ -132,7 +132,7 @@ class AllReduceSync:
             for exchange in self._under_way:
                 exchange.wait()
         enter_phase("update")
-        nobody = {index for index in self._unused if self._slots[index][0].used[self._slots[index][1]] == 0}
+        nobody = {index for index in self._unused if self._is_unused(index)}
         for index, (bucket, slot) in self._slots.items():
             # As on one machine, the optimizer skips a parameter that no row of the global batch used.
             self._replica.parameters[index].grad = None if index in nobody else bucket.gradients[slot]
@@ -140,6 +140,11 @@ class AllReduceSync:
             bucket.used.fill_(1)
         self._under_way = []
         self._replica.apply()
+
+    def _is_unused(self, index: int) -> bool:
+        """Whether no worker used the parameter in this step, nor sent a residual of earlier steps."""
+        bucket, slot = self._slots[index]
+        return not bucket.used[slot] and not bucket.gradients[slot].any()
 
     def end_epoch(self) -> None:
         """Nothing, since the replicas are always equal."""

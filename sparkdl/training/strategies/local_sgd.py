@@ -5,8 +5,9 @@
     v'    = beta v + d                                      beta = ``momentum``, eta = ``lr``
     w'    = w - eta v',  or  w - eta (d + beta v')          the latter with ``nesterov``
 
-p_i is worker i's share of the rows of the block, or of the sum of their denominators: with one step a block, eta = 1
-and SGD as the optimizer, w' is that of ``AllReduce``, for any sizes of shards. A worker without rows has p_i = 0.
+p_i is worker i's share of the rows of the block, or of the sum of their denominators. A worker without rows has
+p_i = 0. With one step a block, eta = 1 and SGD as the optimizer, w' equals that of ``AllReduce``, for any shards.
+torch's ``PeriodicModelAverager`` counts all workers the same and has no outer momentum.
 
 The settings give the algorithms of
 
@@ -19,8 +20,8 @@ The settings give the algorithms of
 * A. Douillard et al., DiLoCo: distributed low-communication training of language models, 2023, arXiv:2311.08105: AdamW
   as the optimizer, eta = 0.7, beta = 0.9 with Nesterov's momentum.
 
-With Nesterov's momentum, Chen and Huo name W(t) the model, and workers start from W(t) + beta D(t), D(t) = -eta v; here
-w is the latter. SlowMo divides v by the inner learning rate: with a constant one, the weights are the same.
+Chen and Huo's model is W(t), and with Nesterov's momentum workers start from W(t) + beta D(t), D(t) = -eta v. Here w
+is that start. SlowMo divides v by the inner learning rate: with a constant one, the weights are the same.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ class LocalSGD(Strategy):
 
         Args:
             workers: number of workers N; the momentum is 1 - 1 / N, and the learning rate zeta is 1.
-            every: steps of a block.
-            nesterov: whether the block momentum is Nesterov's, as by CNTK's default.
+            every: steps of a block; CNTK counts rows instead.
+            nesterov: whether the block momentum is Nesterov's, as by CNTK's default; no effect without momentum.
             settings: other fields of ``LocalSGD``; as in CNTK, ``reset_inner`` is True by default.
 
         Raises:
@@ -107,9 +108,8 @@ class LocalSGD(Strategy):
         """
         if workers < 1:
             raise InvalidInput(f"workers is {workers}; expected at least 1.")
-        momentum = 1 - 1 / workers
-        defaults = {"momentum": momentum, "nesterov": nesterov and momentum > 0, "reset_inner": True}
-        return cls(every, **(defaults | settings))
+        fields = {"momentum": 1 - 1 / workers, "reset_inner": True} | settings
+        return cls(every, nesterov=nesterov and fields["momentum"] > 0, **fields)
 
     @classmethod
     def diloco(cls, every: int = 500, lr: float = 0.7, momentum: float = 0.9, **settings: Any) -> LocalSGD:
@@ -126,6 +126,9 @@ class LocalSGD(Strategy):
     @classmethod
     def slowmo(cls, every: int = 48, momentum: float = 0.5, lr: float = 1.0, **settings: Any) -> LocalSGD:
         """Slow momentum of J. Wang et al., ICLR 2020, arXiv:1910.00643.
+
+        The paper divides the velocity by the inner learning rate. This one does not: if the rate changes, older
+        changes count in the paper as if they had the present rate.
 
         Args:
             every: steps of a block, tau in the paper.
@@ -153,7 +156,8 @@ class LocalSGDSync:
     def __init__(self, strategy: LocalSGD, replica: Replica, group: Group) -> None:
         self._strategy, self._replica, self._group = strategy, replica, group
         self._sum = ParameterSum(replica.parameters, group, strategy.reduce, strategy.bucket_bytes)
-        self._warmup = AllReduceSync(AllReduce(), replica, group) if strategy.warmup else None
+        warmup = AllReduce(bucket_bytes=strategy.bucket_bytes)
+        self._warmup = AllReduceSync(warmup, replica, group) if strategy.warmup else None
         self._warmed = 0  # finished steps of the warm-up
         self._block = BlockCounter(strategy.every, warn=group.rank == 0)
         self._weight, self._total = 0.0, 0.0  # of this worker's rows in the block, and of all

@@ -6,12 +6,15 @@
     ring all-reduce                  2 (N - 1) alpha + 2 (N - 1)/N M/B
     recursive halving and doubling   2 log2(N) alpha + 2 (N - 1)/N M/B
     reduce-scatter                     (N - 1) alpha +   (N - 1)/N M/B
-    all-gather of M bytes of each      (N - 1) alpha +   (N - 1)   M/B
-    all-to-all of M/N bytes            (N - 1) alpha +   (N - 1)/N M/B
+    all-gather of M bytes of each              alpha +   (N - 1)   M/B
+    all-to-all of M/N bytes                    alpha +   (N - 1)/N M/B
     reduce to one worker by a ring           N alpha + 2 (N - 1)/N M/B
     broadcast by a tree            ceil(log2 N) (alpha + M/B)
     exchange with k neighbours               alpha + k M/B
     S parameter servers                    2 alpha + 2 N M/(S B)
+
+In an all-gather or all-to-all, workers send to all others at once. If workers share hosts, an all-gather is a ring with
+``N - 1`` messages, as ``Group.all_gather_into`` does it. NCCL chooses its own algorithms.
 
 Workers of one host share its link. A ring in the order of hosts crosses each link once in each direction. If ranks
 alternate between hosts, each of a host's ``n`` workers sends over the link, which carries ``n`` times the bytes.
@@ -88,22 +91,25 @@ def all_reduce(size: float, hosts: Hosts) -> Traffic:
 
 def reduce_scatter(size: float, hosts: Hosts) -> Traffic:
     """The sum of ``size`` bytes, of which each worker gets one part."""
-    return all_gather(size / len(hosts), hosts)
+    return _ring(size / len(hosts), hosts)
 
 
 def all_gather(size: float, hosts: Hosts) -> Traffic:
-    """Every worker gets the ``size`` bytes of each other worker, by a ring in rank order."""
-    return neighbours(size, hosts, (1,)) * (len(hosts) - 1)
+    """Every worker gets the ``size`` bytes of each other worker: at once, or by a ring if workers share hosts."""
+    if 1 < len(hosts) == len({*hosts}):
+        others = (len(hosts) - 1) * size
+        return Traffic(others, 1, others)
+    return _ring(size, hosts)
 
 
 def all_to_all(size: float, hosts: Hosts) -> Traffic:
-    """Every worker sends an equal part of ``size`` bytes to each worker, its own included."""
+    """Every worker sends an equal part of ``size`` bytes to each worker at once, its own included."""
     workers, part = len(hosts), size / len(hosts)
     sent, most = (workers - 1) * part, max(Counter(hosts).values())
     if most == workers:
-        return Traffic(sent, local_messages=workers - 1, local_bytes=workers * sent)
+        return Traffic(sent, local_messages=min(1, workers - 1), local_bytes=workers * sent)
     busiest = max(count * (workers - count) for count in Counter(hosts).values())
-    return Traffic(sent, workers - 1, busiest * part)
+    return Traffic(sent, 1, busiest * part)
 
 
 def reduce(size: float, hosts: Hosts) -> Traffic:
@@ -164,6 +170,11 @@ def layered(size: float, groups: Sequence[Hosts]) -> Traffic:
     longest = max(inside, key=lambda one: (one.link_bytes, one.local_bytes))
     sent = between.bytes * len(groups) + sum(one.bytes * len(group) for one, group in zip(inside, groups, strict=True))
     return replace(longest + between, bytes=sent / workers)
+
+
+def _ring(size: float, hosts: Hosts) -> Traffic:
+    """Every worker passes ``size`` bytes to the next rank until they have reached all."""
+    return neighbours(size, hosts, (1,)) * (len(hosts) - 1)
 
 
 def _round(size: float, hosts: Hosts, pairs: Sequence[tuple[int, int]]) -> Traffic:

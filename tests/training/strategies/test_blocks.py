@@ -24,6 +24,7 @@ from sparkdl.training.objective import Objective
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
 from sparkdl.training.strategies.local_sgd import LocalSGD
+from sparkdl.training.strategies.reducers.topk import TopK
 from tests.contracts import work
 from tests.contracts.strategy_contract import numbers
 from tests.training.test_resume import STEPS, Folder, assert_alike, essence, run
@@ -31,6 +32,7 @@ from tests.training.test_resume import STEPS, Folder, assert_alike, essence, run
 LOCAL = {
     "LocalSGD": LocalSGD(every=3, lr=0.7, momentum=0.9, nesterov=True, warmup=1),
     "LocalSGD that resets": LocalSGD(every=3, warmup=7, reset_inner=True),
+    "LocalSGD of large changes": LocalSGD(every=3, reduce=TopK(0.2)),
     "ElasticAveraging": ElasticAveraging(every=3),
     "Gossip": Gossip("random", every=3),
 }

@@ -13,6 +13,8 @@ from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.cost_model import LOOPBACK, Exchange, Link, cost, described, every_nth, shapes_of
+from sparkdl.training.strategies.gossip import Gossip
+from sparkdl.training.strategies.local_sgd import LocalSGD
 from sparkdl.training.strategies.reducers.cast import Cast
 from sparkdl.training.strategies.reducers.exact import Exact
 from sparkdl.training.strategies.reducers.one_bit import OneBit
@@ -183,6 +185,25 @@ def test_latency_limits_rings_of_1000_workers_and_trees_do_not():
     assert ring == sorted(ring, reverse=True)
     assert ring[2] < 0.2
     assert min(tree) > 0.9
+
+
+def test_strategies_of_1000_workers():
+    """Fewer exchanges scale, and so do exchanges with neighbours; elements for all others do not."""
+    net = nn.Sequential(*(nn.Linear(2048, 2048, device="meta") for _ in range(6)))
+    strategies = {
+        "all-reduce": AllReduce(),
+        "top": AllReduce(reduce=TopK(0.01)),
+        "local": LocalSGD(16),
+        "rare": LocalSGD(500),
+        "gossip": Gossip(every=16),
+    }
+    few, many = (
+        {name: one.explain(net, workers, 1000.0, 1e-4, compute=0.3).efficiency for name, one in strategies.items()}
+        for workers in (8, 1000)
+    )
+    assert few["all-reduce"] < 0.2 < few["gossip"] < few["local"] < few["top"] < few["rare"]
+    assert many["top"] < many["all-reduce"] < few["all-reduce"] < many["local"] < many["gossip"] == few["gossip"]
+    assert many["rare"] > 0.95
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------

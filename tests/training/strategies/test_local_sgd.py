@@ -193,6 +193,8 @@ def test_constructors_have_the_defaults_of_the_papers():
     assert LocalSGD.slowmo() == LocalSGD(48, 1.0, 0.5)
     assert LocalSGD.block_momentum(8) == LocalSGD(50, 1.0, 0.875, nesterov=True, reset_inner=True)
     assert LocalSGD.block_momentum(1) == LocalSGD(50, reset_inner=True)
+    assert LocalSGD.block_momentum(4, momentum=0.0, reset_inner=False) == LocalSGD(50)
+    assert LocalSGD.block_momentum(1, momentum=0.9).nesterov
     assert LocalSGD.block_momentum(8, every=20, momentum=0.9, warmup=500, reset_inner=False) == LocalSGD(
         20, 1.0, 0.9, nesterov=True, warmup=500
     )
@@ -251,6 +253,12 @@ class Weight:
 
 
 # ---- settings -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [LocalSGD(every=5), ElasticAveraging(every=5), Gossip(every=5)])
+def test_cost_model_predicts_the_counted_bytes(pair, strategy):
+    counted = fit(pair, CASE, strategy)[0]["report"]["bytes_per_step"]
+    assert counted == int(strategy.explain(CASE.model().double(), 2, 100.0, 0.0).bytes)
 
 
 def test_bytes_are_those_of_a_reduction_over_the_steps_of_a_block(pair):

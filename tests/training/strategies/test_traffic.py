@@ -32,8 +32,8 @@ def test_equations_of_workers_with_hosts_of_their_own(workers):
     expected = {
         all_reduce(SIZE, hosts): (2 * share, 2 * most, 2 * share),
         reduce_scatter(SIZE, hosts): (share, most, share),
-        all_gather(SIZE, hosts): (most * SIZE, most, most * SIZE),
-        all_to_all(SIZE, hosts): (share, most, share),
+        all_gather(SIZE, hosts): (most * SIZE, 1, most * SIZE),
+        all_to_all(SIZE, hosts): (share, 1, share),
         neighbours(SIZE, hosts, (1,)): (SIZE, 1, SIZE),
         parameter_server(SIZE, hosts, 2): (SIZE, 2, max(workers, 2) * SIZE),
     }
@@ -85,7 +85,7 @@ def test_neighbours_on_a_ring_are_two_unless_there_is_one():
 def test_collectives_that_start_together_wait_once():
     one, two = all_reduce(SIZE, one_per_host(4)), all_gather(SIZE, one_per_host(4))
     both = at_once([one, two])
-    assert (both.messages, (one + two).messages) == (6, 9)
+    assert (both.messages, (one + two).messages) == (6, 7)
     assert (both.bytes, both.link_bytes) == ((one + two).bytes, (one + two).link_bytes)
 
 
@@ -101,6 +101,12 @@ def test_ring_in_host_order_crosses_each_link_once():
     assert (in_order.link_bytes, in_turn.link_bytes, together.link_bytes) == pytest.approx((ring, 2 * ring, 0))
     assert (in_order.messages, in_turn.messages, together.messages) == (10, 10, 0)
     assert (together.local_messages, together.local_bytes) == pytest.approx((10, 6 * ring))
+
+
+def test_all_gather_is_a_ring_if_workers_share_hosts():
+    in_order, in_turn = (all_gather(SIZE, hosts) for hosts in (IN_ORDER, IN_TURN))
+    assert in_order.bytes == in_turn.bytes == all_gather(SIZE, one_per_host(6)).bytes
+    assert (in_order.messages, in_order.link_bytes, in_turn.link_bytes) == (5, 5 * SIZE, 2 * 5 * SIZE)
 
 
 def test_all_to_all_shares_the_link_in_any_order():
