@@ -195,6 +195,7 @@ def test_constructors_have_the_defaults_of_the_papers():
     assert LocalSGD.block_momentum(1) == LocalSGD(50, reset_inner=True)
     assert LocalSGD.block_momentum(4, momentum=0.0, reset_inner=False) == LocalSGD(50)
     assert LocalSGD.block_momentum(1, momentum=0.9).nesterov
+    assert LocalSGD.block_momentum(10, every=8, lr=0.7, reset_inner=False) == LocalSGD.diloco(8)
     assert LocalSGD.block_momentum(8, every=20, momentum=0.9, warmup=500, reset_inner=False) == LocalSGD(
         20, 1.0, 0.9, nesterov=True, warmup=500
     )
