@@ -235,6 +235,8 @@ MEASURES: Measures = {
 def _chosen(args: argparse.Namespace, *, orders: bool = False) -> Iterable[str]:
     """The baseline first, then the chosen strategies, in the table's order; with ``orders`` also of shared hosts."""
     names = [name for name in CANDIDATES if orders or not CANDIDATES[name].order]
+    if without := [name for name in args.strategies or () if name not in names]:
+        sys.exit(f"only seconds has {', '.join(without)}, with two hosts and without --spark")
     return [name for name in names if name == BASELINE or name in (args.strategies or CANDIDATES)]
 
 

@@ -380,7 +380,7 @@ class OneOfFive:
         replica = Replicated().place(Objective(work.Seeded(Sometimes), nn.MSELoss(), sgd, precision="fp64"), world)
         sync = AllReduce(self.reducer).attach(replica, world.group())
         weight = replica.module.get_parameter("sometimes.weight")
-        start, x = weight.detach().clone(), torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]]).double()
+        start, x = weight.detach().clone(), torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0 + world.rank]]).double()
         for step in range(5):
             batch = Batch((x if step == 0 else -x,), torch.ones(2).double(), None, None, 2, 2.0, 1 / 2, total=4)
             replica.gradients(batch)

@@ -132,7 +132,7 @@ class AllReduceSync:
             for exchange in self._under_way:
                 exchange.wait()
         enter_phase("update")
-        nobody = {index for index in self._unused if self._is_unused(index)}
+        nobody = self._unused_by_all()
         for index, (bucket, slot) in self._slots.items():
             # As on one machine, the optimizer skips a parameter that no row of the global batch used.
             self._replica.parameters[index].grad = None if index in nobody else bucket.gradients[slot]
@@ -141,10 +141,14 @@ class AllReduceSync:
         self._under_way = []
         self._replica.apply()
 
-    def _is_unused(self, index: int) -> bool:
-        """Whether no worker used the parameter in this step, nor sent a residual of earlier steps."""
-        bucket, slot = self._slots[index]
-        return not bucket.used[slot] and not bucket.gradients[slot].any()
+    def _unused_by_all(self) -> set[int]:
+        """The parameters that no worker used in this step, and of which none sent a residual of earlier steps."""
+        if not self._unused:
+            return set()
+        slots = [self._slots[index] for index in self._unused]
+        # One tensor, since a GPU stops for each one that the host reads.
+        used = torch.stack([(bucket.used[slot] != 0) | bucket.gradients[slot].any() for bucket, slot in slots])
+        return {index for index, is_used in zip(self._unused, used.tolist(), strict=True) if not is_used}
 
     def end_epoch(self) -> None:
         """Nothing, since the replicas are always equal."""

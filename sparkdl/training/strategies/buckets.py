@@ -30,7 +30,7 @@ class Bucket:
 def assign(sizes: Sequence[int], kinds: Sequence[object], capacity: int, first: int = FIRST_BYTES) -> list[list[int]]:
     """Assign parameters to buckets: indices per bucket, in the order of reduction.
 
-    ``sizes`` are bytes. A bucket holds parameters of one kind, such as dtype and device, and is closed at ``capacity``
+    ``sizes`` are bytes. A bucket holds parameters of one kind, such as dtype and device. It is closed at ``capacity``
     bytes, the first bucket at ``first``.
     """
     closed: list[list[int]] = []

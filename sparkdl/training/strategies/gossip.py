@@ -4,9 +4,9 @@
 
 x_i are the weights of worker i. The mixing matrix W is doubly stochastic, so that the mean of the replicas stays:
 
-* ``"ring"``: worker i has the neighbours i - 1 and i + 1 modulo N, and W_ij = 1/3 for them and for i itself; of two
-  workers each counts 1/2.
-* ``"random"``: each exchange draws a perfect matching of the workers from ``seed``, and both workers of a pair take the
+* ``"ring"``: worker i has the neighbours i - 1 and i + 1 modulo N. W_ij = 1/3 for them and for i itself; of two workers
+  each counts 1/2.
+* ``"random"``: each exchange draws a perfect matching of the workers from ``seed``. Both workers of a pair take the
   pair's mean; of an odd number of workers one keeps its weights.
 
 X. Lian et al., Can decentralized algorithms outperform centralized algorithms? A case study for decentralized parallel

@@ -6,7 +6,7 @@
     w'    = w - eta v',  or  w - eta (d + beta v')          the latter with ``nesterov``
 
 p_i is worker i's share of the rows of the block, or of the sum of their denominators. A worker without rows has
-p_i = 0. With one step a block, eta = 1 and SGD as the optimizer, w' equals that of ``AllReduce``, for any shards.
+p_i = 0. With one step a block, eta = 1 and SGD as the optimizer, w' equals the weights of ``AllReduce``.
 torch's ``PeriodicModelAverager`` counts all workers the same and has no outer momentum.
 
 The settings give the algorithms of
@@ -20,8 +20,8 @@ The settings give the algorithms of
 * A. Douillard et al., DiLoCo: distributed low-communication training of language models, 2023, arXiv:2311.08105: AdamW
   as the optimizer, eta = 0.7, beta = 0.9 with Nesterov's momentum.
 
-Chen and Huo's model is W(t), and with Nesterov's momentum workers start from W(t) + beta D(t), D(t) = -eta v. Here w
-is that start. SlowMo divides v by the inner learning rate: with a constant one, the weights are the same.
+Chen and Huo's model is W(t). With Nesterov's momentum, their workers start from W(t) + beta D(t), D(t) = -eta v. Here
+w is that start. SlowMo divides v by the inner learning rate: with a constant one, the weights are the same.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class LocalSGD(Strategy):
     def slowmo(cls, every: int = 48, momentum: float = 0.5, lr: float = 1.0, **settings: Any) -> LocalSGD:
         """Slow momentum of J. Wang et al., ICLR 2020, arXiv:1910.00643.
 
-        The paper divides the velocity by the inner learning rate. This one does not: if the rate changes, older
-        changes count in the paper as if they had the present rate.
+        The paper divides the velocity by the inner learning rate, and this one does not. In the paper, older changes
+        so count as if they had the present rate.
 
         Args:
             every: steps of a block, tau in the paper.

@@ -17,7 +17,7 @@ In an all-gather or all-to-all, workers send to all others at once. If workers s
 ``N - 1`` messages, as ``Group.all_gather_into`` does it. NCCL chooses its own algorithms.
 
 Workers of one host share its link. A ring in the order of hosts crosses each link once in each direction. If ranks
-alternate between hosts, each of a host's ``n`` workers sends over the link, which carries ``n`` times the bytes.
+alternate between hosts, each of a host's ``n`` workers sends over the link: it carries ``n`` times the bytes.
 
 R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication operations in MPICH, 2005;
 P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.

@@ -13,17 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from docs.examples.reducer import HalfPrecision
+from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
 from sparkdl.training.ema import EMA
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
-from sparkdl.training.strategies.local_sgd import LocalSGD
+from sparkdl.training.strategies.local_sgd import LocalSGD, LocalSGDSync
 from tests.contracts import work
 from tests.contracts.strategy_contract import (
     ADAM,
@@ -274,6 +277,12 @@ def test_reducer_sums_the_changes(pair, strategy):
     assert_equal(near["parameters"], exact["parameters"], 0.01)
     assert any((near["parameters"][name] != array).any() for name, array in exact["parameters"].items())
     assert near["report"]["bytes_per_step"] < exact["report"]["bytes_per_step"]
+
+
+def test_warmup_has_buckets_of_the_same_size():
+    replica = Replicated().place(CASE.training(LocalSGD(2)).objective, World())
+    sync = LocalSGDSync(LocalSGD(every=2, warmup=1, bucket_bytes=64), replica, Group(0, 2))
+    assert len(sync._warmup._buckets) == len(make_buckets(replica.parameters, 64)) > 1
 
 
 def test_block_longer_than_an_epoch_warns():

@@ -1,7 +1,7 @@
 """The largest gradients only, with error feedback.
 
-Worker ``i`` adds its residual ``e_i`` to its gradient ``g_i`` of a parameter, and sends the ``k`` elements with the
-largest magnitudes. It remembers the others:
+Worker ``i`` adds its residual ``e_i`` to its gradient ``g_i`` of a parameter. It sends the ``k`` elements with the
+largest magnitudes, and remembers the others:
 
     a_i = g_i + e_i
     s_i = top_k(a_i),        k = ceil(ratio * elements of the parameter)

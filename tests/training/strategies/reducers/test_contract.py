@@ -95,8 +95,8 @@ def test_resumed_training_is_bit_identical(pair, reducer, tmp_path):
     settings = {"strategy": AllReduce(reduce=reducer), "patience": None, "epochs": 2}
     expected = run(pair, "Adam", folder, **settings)
     assert_alike(run(pair, "Adam", replace(folder, start=STEPS - 1), **settings), expected)
-    with pytest.raises(AssertionError):
-        assert_alike(run(pair, "Adam", Forgetful(str(tmp_path), start=STEPS - 1), **settings), expected)
+    forgetful = run(pair, "Adam", Forgetful(str(tmp_path), start=STEPS - 1), **settings)
+    assert forgetful[0].weights != expected[0].weights
 
 
 class Forgetful(Folder):
