@@ -70,6 +70,7 @@ def test_code_and_second_chances(options, tests, code, retried, tmp_path):
         assert (tmp_path / "runs").read_text() == "x"
 
 
+@pytest.mark.slow
 def test_oldest_pyspark_runs_the_tests_of_spark_once_more(tmp_path):
     (tmp_path / "pytest.ini").write_text(SETTINGS)
     for place in (tmp_path / "tests" / name for name in OLDEST):

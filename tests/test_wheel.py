@@ -88,6 +88,7 @@ def test_wheel_has_every_file_and_pyspark_as_an_extra_alone(wheel):
     assert "License: Apache-2.0" in lines
 
 
+@pytest.mark.slow
 def test_wheel_trains_and_lists_its_commands_outside_the_checkout_without_pyspark(wheel, tmp_path):
     site = wheel.parent / "site"
     run("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel, cwd=tmp_path)

@@ -60,6 +60,7 @@ def test_summary_and_help_of_a_command(name, capsys):
     assert " ".join(capsys.readouterr().out.split()).startswith(" ".join(usage.split()))
 
 
+@pytest.mark.slow
 def test_script_needs_the_package_alone(tmp_path):
     shutil.copy(ROOT / "jobs" / "predict.py", tmp_path)
     code, out, err = python("predict.py", "--help", cwd=tmp_path)

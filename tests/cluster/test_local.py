@@ -235,6 +235,7 @@ with LocalCluster(2) as cluster:
 """
 
 
+@pytest.mark.slow
 def test_script_needs_no_guard(tmp_path):
     (tmp_path / "script.py").write_text(UNGUARDED)
     command, environment = [sys.executable, "script.py"], {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -73,6 +73,7 @@ def test_running_worker_times_out_and_is_killed():
     worker.close()
 
 
+@pytest.mark.slow
 def test_killed_zygote_is_replaced_and_its_workers_live():
     with LocalCluster(2) as cluster:
         before = cluster.gang(lambda world, shard: os.getpid())

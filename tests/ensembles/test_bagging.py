@@ -169,6 +169,7 @@ def test_null_ids_raise(data):
         Bagging(base=tree(), numModels=1, idCol="row").fit(rows)
 
 
+@pytest.mark.slow
 def test_members_in_tasks_emit_epochs_and_ends(data, tmp_path):
     bagging = Bagging(base=network(), numModels=3, runDir=str(tmp_path))
     fitted = bagging.fit(data)

@@ -57,6 +57,7 @@ CANCELS: dict[str, Callable[[Any], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cancel", CANCELS.values(), ids=CANCELS)
 def test_cancelled_fit_began_again(spark, data, tmp_path, cancel) -> None:
     # Its job's failure counted as a lost worker: the fit took up to three more attempts.
@@ -72,6 +73,7 @@ def test_cancelled_fit_began_again(spark, data, tmp_path, cancel) -> None:
     assert steps.read_text().split().count("1") == 1
 
 
+@pytest.mark.slow
 def test_cancelled_rounds_were_a_lost_worker(spark, data) -> None:
     rounds: list[int] = []
     tracker = SimpleNamespace(on_epoch=lambda run: rounds.append(1))
@@ -89,6 +91,7 @@ def test_cancelled_rounds_were_a_lost_worker(spark, data) -> None:
             ended.append(True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2], ids=["tasks", "gangs"])
 def test_cancelled_ensemble_trained_its_other_members(spark, data, tmp_path, workers) -> None:
     steps = tmp_path / "steps"
@@ -100,6 +103,7 @@ def test_cancelled_ensemble_trained_its_other_members(spark, data, tmp_path, wor
 # ---- another run in the same directory ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_changed_loss_returned_the_old_model(data, tmp_path) -> None:
     # The run's identity had the names of its functions, and all of these are <lambda>.
     fit = partial(regressor, runDir=str(tmp_path / "run"), epochs=1)
@@ -119,6 +123,7 @@ def chances() -> nn.Module:
     return nn.Sequential(nets.column(), nn.Sigmoid())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [nn.BCELoss(), functional.binary_cross_entropy])
 def test_probabilities_went_through_a_second_sigmoid(data, loss) -> None:
     # So all of them were above one half, and the class of every row was 1.

@@ -116,6 +116,7 @@ def test_logistic_regression(tmp_path, algorithm, accuracy, most, shards):
         assert values == sorted(values, reverse=True)
 
 
+@pytest.mark.slow
 def test_ill_conditioned_logistic_regression_by_admm(tmp_path):
     """With default parameters, ADMM stops by its own rule near the optimum; see ``benchmarks/ill_conditioned``."""
     w, b, history = linear(ConsensusADMM(prox=L2(1e-4)), nn.BCEWithLogitsLoss(), *a9a(), 16, tmp_path)

@@ -138,6 +138,7 @@ def test_object_store_gets_collected_lines(store, monkeypatch: pytest.MonkeyPatc
     assert file.lost == second.lost == 0
 
 
+@pytest.mark.slow
 def test_unreachable_store_counts_lost_lines_and_hides_credentials(caplog: pytest.LogCaptureFixture) -> None:
     options = f"endpoint_override=127.0.0.1:{nobody().port}&scheme=http&region=us-east-1"
     file = open_event_file(f"s3://key:secret@runs/x?{options}", "driver")

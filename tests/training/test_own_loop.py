@@ -60,6 +60,7 @@ def test_ddp_failure_names_rank(pair):
     assert pair.gang(work.total) == [(3.0, 3.0)] * 2
 
 
+@pytest.mark.slow
 def test_lightning_fabric_trains(pair):
     pytest.importorskip("lightning_fabric", reason="lightning-fabric is not installed")
     workers = pair.gang(own_loops.Fabric(), numbers(), Case(precision="fp32").columns())

@@ -115,6 +115,7 @@ def groups() -> int:
     return len(torch.distributed.distributed_c10d._world.pg_map)
 
 
+@pytest.mark.slow
 def test_collectives_along_axes(four):
     answers = four.gang(talk)
     for rank, answer in enumerate(answers):

@@ -45,6 +45,7 @@ def columns(rows, *names):
     return values if len(values) > 1 else values[0]
 
 
+@pytest.mark.slow
 def test_bits_of_digits(spark, digits, tmp_path):
     estimator = TorchClassifier(
         model=partial(nets.mlp, 64, 64, outputs=4),

@@ -204,6 +204,7 @@ def test_models_of_unknown_output_score_one_class_per_row(spark):
         model.transform(frame({"image": IMAGES}).coalesce(1)).collect()
 
 
+@pytest.mark.slow
 def test_ensembles_of_token_classifiers_raise(spark):
     """Before a job if the labels are known; of a pipeline that makes them, at its first member."""
     rows = frame({"image": IMAGES, "mask": MASKS})

@@ -224,6 +224,7 @@ def test_stop_request_ends_wait_for_executors(spark, monkeypatch):
 # ---- the network -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [None, *OTHERS[:1]])
 def test_network_of_executors_or_of_the_setting(spark, configured, name):
     if name:

@@ -88,6 +88,7 @@ def test_resumed_sums_are_bit_identical(pair, reducer):
             assert result["bytes"] == expected["bytes"][stop:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reducer", FEEDBACK, ids=str)
 def test_resumed_training_is_bit_identical(pair, reducer, tmp_path):
     """From a step inside the first epoch, from checkpoints with the residuals of each worker."""
