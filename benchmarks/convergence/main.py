@@ -68,8 +68,8 @@ def line(name: str, task: str, setting: Setting, result: Result) -> str:
     return f"{name:<26}{setting.lr:>8g}{scores}{result.ratio:>9.4f}  {verdict}"
 
 
-def measure(name: str, args: argparse.Namespace) -> float:
-    """The largest share of a strategy in a task."""
+def measure(name: str, args: argparse.Namespace) -> float | None:
+    """The largest share of a strategy in a task; untuned strategies have no bar."""
     task, seeds = TASKS[name], range(args.rounds)
     if args.rows:
         task = replace(task, load=partial(first_rows, task, args.rows))
@@ -86,7 +86,7 @@ def measure(name: str, args: argparse.Namespace) -> float:
                 result = Result(scores, baseline)
                 print(line(strategy, name, chosen, result), flush=True)
                 shares.append(result.share(name))
-    return max(shares)
+    return None if name == "untuned" else max(shares)
 
 
 def first_rows(task: Task, rows: int) -> tuple[Rows, Rows]:

@@ -113,7 +113,19 @@ TEXT_RATES = {
     "Gossip": 0.012,
 }
 
+# Settings of papers, and of strategies as they were before tuning; they have no bar.
+UNTUNED: dict[str, Strategy] = {
+    BASELINE: AllReduce(),
+    "TopK(0.05)": AllReduce(reduce=TopK(0.05)),
+    "OneBit(100)": AllReduce(reduce=OneBit(warmup=100)),
+    "block_momentum(every=8)": LocalSGD.block_momentum(2, every=8, reset_inner=False, warmup=TEXT_WARMUP),
+    "diloco(momentum=0.9)": LocalSGD.diloco(EVERY, warmup=TEXT_WARMUP),
+}
+
+UNTUNED_RATES = {**dict.fromkeys(UNTUNED, 0.012), BASELINE: 0.03, "diloco(momentum=0.9)": 0.006}
+
 SETTINGS = {
     "digits": chosen(DIGITS, nesterov, {BASELINE: 0.2, "OneBit": 0.1, "diloco": 0.005}),
     "shakespeare": chosen(SHAKESPEARE, adamw, TEXT_RATES),
+    "untuned": chosen(UNTUNED, adamw, UNTUNED_RATES),
 }

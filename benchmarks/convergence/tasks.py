@@ -175,3 +175,4 @@ TASKS = {
         validation_loss,
     ),
 }
+TASKS["untuned"] = TASKS["shakespeare"]

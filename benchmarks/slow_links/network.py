@@ -57,8 +57,20 @@ def shape(hosts: Iterable[Host], mbit: float) -> None:
         mbit: megabits per second, headers included.
     """
     for host in hosts:
-        for namespace, interface in ((host.namespace, INTERFACE), (host.switch, host.name)):
+        for namespace, interface in _ends(host):
             subprocess.run(bucket(namespace, interface, mbit), check=True)
+
+
+def unshape(hosts: Iterable[Host]) -> None:
+    """Remove the limits of ``shape``."""
+    for host in hosts:
+        for namespace, interface in _ends(host):
+            subprocess.run(["tc", "-n", namespace, "qdisc", "delete", "dev", interface, "root"], check=True)
+
+
+def _ends(host: Host) -> list[tuple[str, str]]:
+    """The namespace and the interface of both ends of a host's cable."""
+    return [(host.namespace, INTERFACE), (host.switch, host.name)]
 
 
 def bucket(namespace: str, interface: str, mbit: float) -> list[str]:

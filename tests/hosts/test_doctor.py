@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from benchmarks.slow_links.network import shape
+from benchmarks.slow_links.network import shape, unshape
 from tests.hosts import drivers
 from tests.sessions import ROOT
 
@@ -90,7 +90,7 @@ def slow(cluster):
     """Links of 200 Mbit/s, headers included."""
     shape(cluster.workers, 200.0)
     yield
-    shape(cluster.workers, 10_000.0)
+    unshape(cluster.workers)
 
 
 @pytest.mark.usefixtures("slow")
