@@ -19,7 +19,7 @@ from benchmarks.gpu_feed.resnet import ResNet50
 from benchmarks.gpu_feed.training import Epochs
 from benchmarks.mlp import mlp
 from benchmarks.pairs import Pairs, Side, interleave, verdict
-from benchmarks.recovery.saving import stall
+from benchmarks.recovery.saving import throughput
 from sparkdl import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.io.weights import pack
@@ -91,7 +91,7 @@ def scoring(args: argparse.Namespace) -> Pairs:
 
 def checkpoints(args: argparse.Namespace) -> Pairs:
     with LocalCluster(1, device=args.device) as cluster:
-        lost = stall(cluster, rounds=args.rounds)
+        lost = throughput(cluster, rounds=args.rounds, seconds=args.interval)
     return Pairs("writing", "idle", [(one.step * (1 + one.lost / one.saved), one.step) for one in lost])
 
 
@@ -115,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("image-batch", 256, "images of a step"),
         ("rows", 1 << 20, f"rows of {FLOATS} columns"),
         ("batch", 8192, "rows of a step"),
+        ("interval", 2, "seconds between two checkpoints"),
     ):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{text} (default %(default)s)")
     args = parser.parse_args(arguments)

@@ -66,8 +66,8 @@ class Epochs:
         optimizer = sgd(module.parameters())
 
         def epoch() -> float:
-            order = torch.randperm(shard.rows).to(device)
             start = time.perf_counter()
+            order = torch.randperm(shard.rows).to(device)
             for positions in order.split(self.batch):
                 inputs, target = (column.index_select(0, positions) for column in columns)
                 with autocast(self.precision, device):

@@ -18,6 +18,7 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 
 _GATHER_BYTES = 4 << 20  # gathered at a time: enough to make the hand-over cheap, little enough to cache
+_GPU_GATHER_BYTES = 64 << 20  # the host's caches do not matter, and its two threads compete for each hand-over
 _GATHER_STEPS = 64
 _SCAN_ROWS = 1 << 20
 
@@ -109,7 +110,8 @@ class Batcher:
 
     def _chunk_steps(self) -> int:
         step_bytes = row_bytes(self.shard) * self.plan.batch_size * self.shard.rows // max(1, self.plan.total)
-        return max(1, min(_GATHER_STEPS, _GATHER_BYTES // max(1, step_bytes)))
+        most = _GATHER_BYTES if torch.device(self.device).type == "cpu" else _GPU_GATHER_BYTES
+        return max(1, min(_GATHER_STEPS, most // max(1, step_bytes)))
 
     def _cut(self, chunk: _Chunk, totals: Sequence[float] | None) -> Iterator[Batch]:
         first_step, bounds, rows = chunk

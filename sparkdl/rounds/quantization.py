@@ -18,13 +18,16 @@ from torch import Tensor
 
 def quantised(values: Tensor, bits: int, random: torch.Generator) -> Tensor:
     """A tensor's values after quantization, in its shape and dtype."""
+    # Drawn in any case: whether equal values stay equal depends on the device's rounding, and the next tensor's numbers
+    # must not.
+    chance = torch.rand(values.shape, generator=random, dtype=values.dtype)
     low, levels = values.min(), (1 << bits) - 1
     step = (values.max() - low) / levels
     if not float(step):
         return values.clone()
     scaled = (values - low) / step
     floor = scaled.floor()
-    up = torch.rand(values.shape, generator=random, dtype=values.dtype) < scaled - floor
+    up = chance < scaled - floor
     return low + (floor + up).clamp(max=levels) * step  # rounding may raise s of the maximum above ``levels``
 
 

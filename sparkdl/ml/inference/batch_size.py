@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sparkdl.data.batch import Input
+from sparkdl.data.validation import Array
 
 BUDGET = 8 << 20  # bytes of the largest tensor: enough rows for a cheap call, few enough for the caches
 GPU_BUDGET = 256 << 20  # for the kernels to fill a GPU
@@ -32,7 +33,7 @@ class _Largest(TorchFunctionMode):
 
 def batch_rows(
     forward: Callable[[slice], Any],
-    inputs: Sequence[Input],
+    inputs: Sequence[Input | Array],
     at_once: Callable[[], int] = lambda: 1,
     budget: int = BUDGET,
 ) -> int:

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
 from sparkdl.data.arrow import decode, decode_ragged
-from sparkdl.data.batch import Input, Ragged, arguments, arrive, device_tensors, promote_ints
+from sparkdl.data.batch import DTYPES, Input, Ragged, arguments, arrive, device_tensors, promote_ints
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.prefetch import prefetch, prefetch_to
 from sparkdl.data.transforms import Collate, collated
+from sparkdl.data.validation import Array
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
 from sparkdl.ml.inference.batch_size import batch_rows, batches
@@ -67,23 +68,25 @@ class Scorer:
         """The module with its weights, in evaluation mode."""
         return restored(self.factory, self.weights, self.precision)
 
-    def _inputs(self, batch: tuple[pa.Array, ...] | pa.Array) -> tuple[Input, ...] | None:
-        """A batch's tensors; None without rows."""
+    def _inputs(self, batch: tuple[pa.Array, ...] | pa.Array) -> tuple[Input | Array, ...] | None:
+        """A batch's columns; None without rows."""
         arrays = batch if isinstance(batch, tuple) else (batch,)
         return tuple(map(self._input, arrays, self.columns.inputs)) if len(arrays[0]) else None
 
-    def _input(self, array: pa.Array, column: InputColumn) -> Input:
+    def _input(self, array: pa.Array, column: InputColumn) -> Input | Array:
         floating = self.columns.floating
-        if column.ragged is not None:
-            values, bounds = decode_ragged(array, column, floating=floating, finite=False)
-            padding = column.padding if column.ragged == "padded" else None
-            return promote_ints(Ragged(_tensor(values), torch.from_numpy(bounds), padding))
-        return promote_ints(_tensor(decode(array, column, floating=floating, finite=False)))
+        if column.ragged is None:
+            return decode(array, column, floating=floating, finite=False)
+        values, bounds = decode_ragged(array, column, floating=floating, finite=False)
+        padding = column.padding if column.ragged == "padded" else None
+        return promote_ints(Ragged(_copied(values, pinned=False), torch.from_numpy(bounds), padding))
 
 
-def _tensor(array: npt.NDArray[Any]) -> Tensor:
-    """A tensor with its own memory: Arrow's is read-only, and a model may write to its inputs."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+def _copied(rows: Array, *, pinned: bool) -> Tensor:
+    """A copy of rows, for Arrow's memory is read-only, and a model may write to its inputs."""
+    copy = torch.empty(rows.shape, dtype=DTYPES[rows.dtype.name], pin_memory=pinned)
+    np.copyto(copy.numpy(), rows)
+    return copy
 
 
 def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) -> nn.Module:
@@ -94,8 +97,10 @@ def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) 
     return module.eval()
 
 
-def score(loaded: CachedModel, inputs: tuple[Input, ...], collate: Collate | None = None) -> Tensor:
+def score(loaded: CachedModel, inputs: tuple[Input | Array, ...], collate: Collate | None = None) -> Tensor:
     """Compute the raw outputs of at least one row, ``[rows, ...]``, on the CPU, batch by batch.
+
+    Arrays are copied batch by batch, and so stay as they are.
 
     If a GPU's memory does not suffice for a batch, the batch size is halved once, with a warning.
 
@@ -105,9 +110,7 @@ def score(loaded: CachedModel, inputs: tuple[Input, ...], collate: Collate | Non
     rows = len(inputs[0])
 
     def moved(piece: slice) -> tuple[Input, ...]:
-        with torch.inference_mode():  # of this thread; on GPUs it is the prefetch thread
-            given = collated(collate, tuple(tensor[piece] for tensor in inputs))
-            return tuple(arrive(column, loaded.device) for column in given)
+        return _moved(tuple(column[piece] for column in inputs), loaded.device, collate)
 
     if loaded.rows is None:
         loaded.rows = batch_rows(
@@ -124,6 +127,15 @@ def score(loaded: CachedModel, inputs: tuple[Input, ...], collate: Collate | Non
     if loaded.device.type == "cuda":
         torch.cuda.empty_cache()
     return _joined(moved, rows, loaded)
+
+
+@torch.inference_mode()  # of this thread; on GPUs it is the prefetch thread
+def _moved(inputs: tuple[Input | Array, ...], device: torch.device, collate: Collate | None) -> tuple[Input, ...]:
+    pinned = collate is None and device.type == "cuda"
+    copies = [rows if isinstance(rows, (Tensor, Ragged)) else _copied(rows, pinned=pinned) for rows in inputs]
+    if collate is not None:
+        copies = list(collated(collate, tuple(promote_ints(rows) for rows in copies)))
+    return tuple(arrive(rows, device) for rows in copies)
 
 
 @torch.inference_mode()

@@ -92,6 +92,17 @@ def test_model_is_measured_once():
     assert sizes == [8, 24, 23, 23, 24, 23, 23]
 
 
+def test_a_model_that_changes_its_inputs_sees_each_row_once_and_unchanged():
+    class Doubles(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mul_(2).sum(1)
+
+    x = np.arange(60.0, dtype=np.float32).reshape(20, 3)
+    expected = 2 * x.sum(1)
+    np.testing.assert_array_equal(score(CachedModel(Doubles()), (x,)), expected)
+    np.testing.assert_array_equal(x, np.arange(60.0).reshape(20, 3))
+
+
 # ---- outputs ---------------------------------------------------------------------------------------------------------
 
 

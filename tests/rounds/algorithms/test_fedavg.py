@@ -270,6 +270,14 @@ def test_each_tensor_has_its_own_levels_and_never_grows():
     assert not torch.equal(quantised_each(exact, (3,), 2, generator(0)), exact)
 
 
+def test_random_numbers_do_not_depend_on_whether_another_tensor_is_constant():
+    constant, other = torch.zeros(80), torch.linspace(0, 1, 80)
+    noise = constant + 1e-20 * torch.rand(80, generator=generator(1))  # another device's rounding
+    pairs = [torch.cat([one, other]) for one in (constant, noise)]
+    exact, noisy = (quantised_each(flat, (80, 80), 4, generator(0))[80:] for flat in pairs)
+    assert torch.equal(exact, noisy)
+
+
 @pytest.mark.parametrize("bits", [None, 3, 16])
 def test_bytes_and_bytes_saved(bits):
     """One round of a wide linear regression of six clients, in fp32."""
