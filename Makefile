@@ -27,6 +27,8 @@ export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # Every Spark process stays on this machine, whatever its host name resolves to.
 export SPARK_LOCAL_IP := 127.0.0.1
+# spark-submit's own JVM, the driver, logs warnings alone.
+export SPARK_SUBMIT_OPTS := -Dlog4j2.configurationFile=$(abspath conf/log4j2.properties)
 
 WITH_JAVA = JAVA_HOME="$$(conf/java.sh)" && export JAVA_HOME &&
 SUBMIT = $(WITH_JAVA) $(BIN)/spark-submit --properties-file conf/spark/local.conf

@@ -23,8 +23,7 @@ from sklearn.linear_model import Lasso
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from sparkdl import L1, ConsensusADMM, TorchRegressor
-from sparkdl.rounds.local_solvers import ConjugateGradient
+from sparkdl import L1, ConjugateGradient, ConsensusADMM, TorchRegressor
 
 
 def half_squares(output: Tensor, target: Tensor) -> Tensor:

@@ -24,8 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl import Columns, InputColumn, SparkCluster
 from sparkdl.cluster.group.world import World
-from sparkdl.data.batching import Batcher
-from sparkdl.data.sampler import Plan
+from sparkdl.data import Batcher, Plan
 from sparkdl.data.shard import Shard
 
 EPOCHS, BATCH = 15, 128

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sparkdl.ensembles.model import EnsembleModel as EnsembleModel
     from sparkdl.ensembles.stacking import Stacking as Stacking
     from sparkdl.ensembles.stacking import StackingModel as StackingModel
+    from sparkdl.errors import InvalidInput as InvalidInput
     from sparkdl.errors import SparkdlError as SparkdlError
     from sparkdl.ml.estimator import TorchClassifier as TorchClassifier
     from sparkdl.ml.estimator import TorchEstimator as TorchEstimator
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from sparkdl.rounds.algorithms.fedavg import FederatedAveraging as FederatedAveraging
     from sparkdl.rounds.algorithms.lbfgs import LBFGS as LBFGS
     from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD as ParallelSGD
+    from sparkdl.rounds.local_solvers import ConjugateGradient as ConjugateGradient
+    from sparkdl.rounds.local_solvers import LocalSGDSolver as LocalSGDSolver
+    from sparkdl.rounds.local_solvers import NewtonCG as NewtonCG
     from sparkdl.rounds.prox import L1 as L1
     from sparkdl.rounds.prox import L2 as L2
     from sparkdl.rounds.prox import Box as Box
@@ -65,7 +69,7 @@ _NAMES = {
     "ensembles.boosting.estimator": "Boosting",
     "ensembles.model": "EnsembleModel",
     "ensembles.stacking": "Stacking StackingModel",
-    "errors": "SparkdlError",
+    "errors": "InvalidInput SparkdlError",
     "ml.estimator": "TorchClassifier TorchEstimator TorchRegressor",
     "ml.inference.loading": "load_predictor",
     "ml.model": "TorchModel",
@@ -76,6 +80,7 @@ _NAMES = {
     "rounds.algorithms.fedavg": "FederatedAveraging",
     "rounds.algorithms.lbfgs": "LBFGS",
     "rounds.algorithms.parallel_sgd": "ParallelSGD",
+    "rounds.local_solvers": "ConjugateGradient LocalSGDSolver NewtonCG",
     "rounds.prox": "Box ElasticNet L1 L2",
     "spark.cluster": "SparkCluster",
     "training.ema": "EMA",
