@@ -141,10 +141,9 @@ def images(execute, folder, spark):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path)
     names = execute({"spark": spark})
-    image = torch.arange(3 * 28 * 28, dtype=torch.uint8).reshape(3, 28, 28)
-    (moved,), _ = names["shifted"]((image,), None, torch.Generator().manual_seed(0))
-    assert moved.shape == image.shape
-    assert names["files"].count() == len(pixels)
+    (moved,), _ = names["flipped"]((torch.zeros(3, 28, 28, dtype=torch.uint8),), None, torch.Generator())
+    assert moved.shape == (3, 28, 28)
+    assert names["decode"](names["labelled"].first()["content"]).shape == (28, 28)
     assert names["segmented"].evaluate(names["drawn"]).accuracy > 0.95
 
 
@@ -276,8 +275,8 @@ def tabular(execute, folder, spark):
     shortened(folder, 8000, "adult.data")
     shortened(folder, 4000, "adult.test")
     names = execute({"spark": spark})
-    assert min(names["one_hot"], names["by_embedding"]) > 0.8
-    assert len(names["best"].avgMetrics) == 4
+    assert names["one_hot"] > 0.8
+    assert len(names["search"].getEstimatorParamMaps()) == 4
 
 
 def text(execute, folder, spark):
@@ -287,8 +286,6 @@ def text(execute, folder, spark):
     parts = (plays[plays.index(speaker) :][:40_000] for speaker in ("GLOUCESTER:", "ROMEO:"))
     (folder / "data/tinyshakespeare.txt").write_text("\n\n".join(parts), encoding="utf-8")
     names = execute({"spark": spark})
-    assert names["model"].history[-1]["loss"] < names["model"].history[0]["loss"]
-    assert names["text"].startswith("ROMEO:")
     assert names["named"].transform(names["words"]).where("label = prediction").count() > 0
     assert names["tagged"].evaluate(names["spelled"]).accuracy > 0.95
 
@@ -315,7 +312,6 @@ def train(execute, folder, spark):
     assert {"loss", "valid_loss", "valid_accuracy", "valid_auc"} <= names["validated"].history[0].keys()
     assert "best_epoch" in names["stopped"].report
     assert all(row["weight_norm"] > 0 for row in names["observed"].history)
-    assert names["averaged"].module().state_dict().keys() == names["observed"].module().state_dict().keys()
     assert min(names["measured"].accuracy) > 0.6
 
 
