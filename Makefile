@@ -5,8 +5,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-# Two targets never install into $(VENV) at the same time.
-.NOTPARALLEL:
+# Installations that wait for the network, and Java's archive of classes, go on at the same time.
+MAKEFLAGS += --jobs=3
 .PHONY: help demo test test-all gpu check stubs docs notebooks compat clean
 
 PYTHON ?= python3
@@ -56,12 +56,11 @@ test-all: $(INSTALLED) $(CLASSES) $(OLDEST)/.installed ## every test that needs 
 gpu: ## the tests that need a GPU, with $(PYTHON) as it is, without Spark and Java
 	$(PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir . --noconftest -p no:cacheprovider tests/gpu
 
-check: $(INSTALLED) ## style, types, layers, sizes and the documentation, in about a minute
+check: $(INSTALLED) docs ## style, types, layers, sizes and the documentation, in about a minute
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_layers.py
-	$(MAKE) --no-print-directory docs
+	$(BIN)/pytest -q tests/style
 
 stubs: $(INSTALLED) ## accessors and constructors of Params, for type checkers, editors and pages
 	$(BIN)/python -m sparkdl.ml.param_stubs sparkdl.ml.params sparkdl.ensembles.declarations \
@@ -83,24 +82,26 @@ clean: ## remove outputs and caches; the virtual environment stays
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 # Spark's classes, loaded and verified once for all JVMs of the tests.
-$(CLASSES): $(INSTALLED) tests/class_archive.py
+$(CLASSES): $(RUNTIME) tests/class_archive.py
 	@echo "writing Spark's classes into $@, which takes a minute"
 	$(WITH_JAVA) $(BIN)/python -m tests.class_archive
 
-# One resolution with everything pinned, so that no second torch can come in as a dependency of a dependency. All
-# extras include the runtime. Python compiles each module at its first import: to compile all takes two more minutes.
+# The runtime first, then all extras: two targets never install into $(VENV) at the same time. Everything is pinned, so
+# that no second torch can come in as a dependency of a dependency. Python compiles each module at its first import: to
+# compile all takes two more minutes.
 $(RUNTIME): EXTRAS := spark,examples
 $(INSTALLED): EXTRAS := dev
+$(INSTALLED): $(RUNTIME)
 $(RUNTIME) $(INSTALLED): setup.cfg conf/constraints.txt
 	$(if $(shell $(PYTHON) -c 'import sys; print("ok" * (sys.version_info >= (3, 11)))' 2>/dev/null),,$(error \
 	the pinned versions need Python 3.11 or later and PYTHON=$(PYTHON) is not: set PYTHON))
 	@echo "installing the pinned versions for [$(EXTRAS)] into $(VENV), which takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --constraint conf/constraints.txt --editable '.[$(EXTRAS)]'
-	touch $(RUNTIME) $@
+	touch $@
 
 # The oldest Spark alone, before all other packages of $(VENV).
-$(OLDEST)/.installed: $(INSTALLED) conf/oldest.txt
+$(OLDEST)/.installed: $(RUNTIME) conf/oldest.txt
 	@echo "installing the oldest pyspark that is supported into $(OLDEST), which takes a minute"
 	$(BIN)/python -m venv --without-pip --clear $(OLDEST)
 	$(BIN)/pip --python $(OLDEST) install --quiet --no-compile "$$(grep ^pyspark== conf/oldest.txt)"

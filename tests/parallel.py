@@ -25,6 +25,7 @@ import pytest
 
 AT_A_TIME = 4
 _FAST = "not slow and not chaos and not gpu and not notebook"
+STYLE = "--ignore=tests/style"  # make check runs it
 OLDEST = (
     *("spark/test_cluster.py", "spark/test_columns.py", "spark/test_python_daemon.py"),
     *("ml/inference", "ml/persistence", "ml/test_estimator.py"),
@@ -59,13 +60,13 @@ def split(marker: str, *parts: str, chances: int = 1) -> Iterator[Lot]:
         places = [place for name in part.split() if (place := Path("tests", name)).exists()]
         nested = [f"--ignore={place}" for place in earlier if set(places) & set(place.parents)]
         if places:
-            yield Lot((*map(str, places), *nested, "-m", marker), chances)
+            yield Lot((*map(str, places), *nested, STYLE, "-m", marker), chances)
         earlier += places
 
 
 def fast_lots() -> list[Lot]:
     """The fast tests, those on Spark and all others."""
-    return [Lot(("-m", f"not cluster and {_FAST}")), Lot(("-m", f"cluster and {_FAST}"))]
+    return [Lot((STYLE, "-m", f"not cluster and {_FAST}")), Lot((STYLE, "-m", f"cluster and {_FAST}"))]
 
 
 def all_lots() -> list[Lot]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-import posixpath
 import re
 import sys
 from collections import Counter
@@ -18,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 import sparkdl
-from tests.docs.pages import ROOT, anchors, everything, in_language, links, newcomers, read, tokens
+from tests.docs.pages import ROOT, everything, in_language, newcomers, read, tokens
 
 
 @pytest.fixture(scope="module")
@@ -95,44 +94,6 @@ def test_page_of_a_notebook_has_its_outputs(repository, monkeypatch, tmp_path):
     assert '<img alt="output of the cell" src="data:image/png;base64,iVBORw0K">' in body
     assert "&lt;F&gt;" not in body
     assert "<pre>&lt;raw&gt;</pre>" in body
-
-
-# ---- links within the repository ----------------------------------------------------------------------------------
-
-OUTSIDE = re.compile(r"[a-z][a-z+.-]*:", re.IGNORECASE)
-BROKEN = """[a](nowhere.md) [a](../README.md#nothing) [a](#nothing) [a](../../outside.md) [a](/docs/rounds.md)
-![a](picture.png) [a][b]
-
-| [a](nowhere) |
-|---|
-
-[b]: nowhere.md
-"""
-
-
-def broken(page: str, text: str) -> list[str]:
-    """What is wrong with the links of a page."""
-    wrong = []
-    for line, target in links(text):
-        path, _, anchor = target.partition("#")
-        if OUTSIDE.match(target):
-            continue
-        place = posixpath.normpath(posixpath.join(posixpath.dirname(page), path)) if path else page
-        exists = place == page or (ROOT / place).exists()
-        if place.startswith("..") or target.startswith("/") or not exists:
-            wrong.append(f"{page}:{line}: {target} is not there")
-        elif anchor and anchor not in anchors(text if place == page else read(place)):
-            wrong.append(f"{page}:{line}: {place} has no heading {anchor!r}")
-    return wrong
-
-
-@pytest.mark.parametrize("page", everything())
-def test_links_of_a_page(page):
-    assert broken(page, read(page)) == []
-
-
-def test_broken_links_are_reported():
-    assert len(broken("docs/page.md", BROKEN)) == 8
 
 
 # ---- the API ------------------------------------------------------------------------------------------------------

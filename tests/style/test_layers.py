@@ -16,7 +16,7 @@ import pytest
 
 from tests.law import CONFINED, below, room_of
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # What `import sparkdl` must not load: each costs a second or more, or needs a JVM.
 HEAVY = {"numpy", "pandas", "py4j", "pyarrow", "pyspark", "tensorboard", "mlflow", "torch", "torchmetrics"}
