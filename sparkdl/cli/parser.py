@@ -98,7 +98,6 @@ class Parser(ArgumentParser):
 
 
 def _make_functions(value: Any) -> None:
-    """Replace models that are functions by partials, at every level of a configuration."""
     for child in value if isinstance(value, list) else vars(value).values() if isinstance(value, Namespace) else ():
         _make_functions(child)
     model = value.get("model") if isinstance(value, Namespace) else None
@@ -112,7 +111,6 @@ def _make_functions(value: Any) -> None:
 
 
 def _invalid_input(error: ValueError) -> InvalidInput:
-    """The InvalidInput among the causes: jsonargparse wraps it if an argument has several types."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, InvalidInput):
@@ -137,7 +135,6 @@ def _make(kind: type[Params], **arguments: Any) -> Params:
 
 
 def _without_defaults(factory: Callable[..., Any], settings: Mapping[str, Any]) -> partial[Any]:
-    """A partial without the defaults that jsonargparse adds: to bind one means to set it."""
     parameters = inspect.signature(factory).parameters
     defaults = {name: parameter.default for name, parameter in parameters.items()}
     return partial(factory, **{name: value for name, value in settings.items() if value != defaults.get(name, ...)})
@@ -181,7 +178,6 @@ class Callback(ABC):  # noqa: B024 - a class needs any of several methods, none 
 
 
 def _protocols(kind: type) -> dict[str, Any]:
-    """The arguments whose types are protocols or generic estimators, with types that accept any such class."""
     try:
         hints = get_type_hints(inspect.getattr_static(kind, "__init__"))
     except NameError:  # a name that only type checkers import; jsonargparse's own reading applies
@@ -216,8 +212,6 @@ def _without_annotations(protocol: type) -> type:
 
 
 def _is_empty(method: FunctionType) -> bool:
-    """Whether a method consists of its docstring."""
-
     def empty() -> None:
         """The body."""
 

@@ -174,7 +174,6 @@ def emit_from_driver(listener: Listener | None, kind: str, attempt: int, **paylo
 def _growing(
     cluster: Cluster, sizes: SizePolicy, size: int, guard: CancellationToken, listener: Listener
 ) -> Iterator[Listener]:
-    """End a small attempt at an epoch's end, once all workers fit."""
     full = threading.Event()  # all workers fitted at the last query
     news: SimpleQueue[bool | None] = SimpleQueue()  # True: an epoch has ended; None: the attempt has
 

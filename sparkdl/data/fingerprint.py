@@ -74,7 +74,6 @@ def total(fingerprints: list[Fingerprint]) -> tuple[int, int]:
 
 
 def _row_sums(rows: Tensor, seed: int) -> Words:
-    """Sum of the mixed words of each row, uint64 ``[rows]``."""
     if not rows.numel():
         return np.zeros(len(rows), np.uint64)
     raw = rows.numpy().reshape(len(rows), -1).view(np.uint8)
@@ -86,7 +85,6 @@ def _row_sums(rows: Tensor, seed: int) -> Words:
 
 
 def _ragged(rows: Ragged, seed: int) -> Words:
-    """Hash of each ragged row, uint64 ``[rows]``, from its length and its values with their positions."""
     bounds = rows.bounds.numpy()
     lengths = (bounds[1:] - bounds[:-1]).astype(np.uint64)
     values = _row_sums(rows.values, seed)
@@ -98,7 +96,6 @@ def _ragged(rows: Ragged, seed: int) -> Words:
 
 
 def _mix(words: Words) -> Words:
-    """Mix each word, in place."""
     words ^= words >> np.uint64(30)
     words *= np.uint64(0xBF58476D1CE4E5B9)
     words ^= words >> np.uint64(27)

@@ -74,7 +74,6 @@ class Plan:
         return tuple(taken)
 
     def _rebalance(self, taken: list[int], missing: int) -> None:
-        """Add the next ``missing`` rows of the order, or remove the last ``-missing``."""
         if not missing:
             return
         way = 1 if missing > 0 else -1

@@ -152,8 +152,6 @@ class BestOf(BestOfParams, EnsembleParams, Estimator[BestOfModel]):
 def _metrics(
     models: Sequence[Model], rows: DataFrame, folds: Folds, evaluator: Evaluator, parallelism: int
 ) -> list[list[float]]:
-    """Metric of each model on the rows of its fold, by candidate and fold."""
-
     def metric(index: int) -> float:
         if stop_requested() is not None:
             raise stopped("had not evaluated all candidates")
@@ -168,7 +166,6 @@ def _metrics(
 
 
 def _best(candidates: Sequence[Estimator[Any]], means: Sequence[float], larger: bool) -> int:
-    """Index of the best candidate, the first of equals."""
     numbers = [index for index, mean in enumerate(means) if not math.isnan(mean)]
     lost = [f"{index} ({candidate.uid})" for index, candidate in enumerate(candidates) if index not in numbers]
     if not numbers:

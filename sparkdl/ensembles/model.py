@@ -198,7 +198,6 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
         return Scorer(factory, b"", outputs, first.precision, first.columns, first.collate)
 
     def _shipment(self, scorer: Scorer) -> ModelBroadcast:
-        """The members' broadcast; a new one if the members or their combination changed."""
         assert isinstance(scorer.factory, VmapFactory)
         shipped, shipment = self._shipments.setdefault(scorer.outputs.disagreement, (scorer.factory, ModelBroadcast()))
         if not shipped.equals(scorer.factory):

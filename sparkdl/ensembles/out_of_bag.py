@@ -105,7 +105,6 @@ def _sums(target: Target, center: float | None) -> list[Column]:
 
 
 def _score(sums: Row, *, classes: bool) -> float | None:
-    """Accuracy, or R2; None, with a warning for equal labels, if it is not defined."""
     if not sums["rows"]:
         return None
     if classes:

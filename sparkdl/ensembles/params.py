@@ -133,7 +133,6 @@ class EnsembleParams(MembersParams, Saveable):
 
     @property
     def _judged_by_rows(self) -> bool:
-        """Whether row ids decide on which unseen rows members are evaluated."""
         return isinstance(self, FoldCountParams)
 
     def _watch(self, directory: str | None) -> Watch:

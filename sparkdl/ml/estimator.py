@@ -293,7 +293,6 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
 
     @property
     def _is_validated(self) -> bool:
-        """Whether a fit has validation rows."""
         return self.getValidationIndicatorCol() is not None or self.getValidationFraction() is not None
 
     @property

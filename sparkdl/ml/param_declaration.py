@@ -251,7 +251,6 @@ def _accessors(declared: Declared) -> Iterator[FunctionType]:
 
 
 def _documented(doc: str, declared: Iterable[Declared]) -> str:
-    """Add missing Params to the ``Args:`` section, which precedes ``Raises:``."""
     text, raises, errors = doc.partition("\n\nRaises:\n")
     lines = [text if "\nArgs:\n" in text else f"{text}\n\nArgs:"]
     for param in declared:
@@ -268,7 +267,6 @@ def _is_generated(cls: type, name: str, generic: Any) -> bool:
 
 
 def _signed(generic: Any, name: str, cls: type[ConstructedParams]) -> FunctionType:
-    """Copy a method of ``ConstructedParams`` with the class's arguments as its signature."""
     arguments = cls.arguments()
     signed = FunctionType(generic.__code__, generic.__globals__, name, None, generic.__closure__)
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -112,7 +112,6 @@ def _between(search: Search) -> Search:
 
 
 def _cubic(one: Point, two: Point) -> float:
-    """Minimiser of the cubic through two points with their slopes; NaN if there is none."""
     if one.t == two.t or not all(map(math.isfinite, (one.value, two.value, one.slope, two.slope))):
         return math.nan
     first = one.slope + two.slope - 3 * (one.value - two.value) / (one.t - two.t)

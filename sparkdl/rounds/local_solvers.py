@@ -116,7 +116,6 @@ class Problem:
         return start
 
     def _curved(self, graphs: Sequence[Sequence[Tensor]], d: Tensor) -> Tensor:
-        """Hessian of ``F`` times ``d``: the gradient of the gradient's product with ``d``."""
         curved, shaped = torch.zeros_like(d), pieces(d, self.parameters)
         for graph in graphs:
             # If a gradient does not depend on the parameters, its curvature is 0.
@@ -272,7 +271,6 @@ def _rounding(start: Expansion, end: Expansion) -> float:
 
 
 def _along(problem: Problem, start: Expansion, step: Tensor) -> Expansion | None:
-    """Expand after a step, halved until it decreases ``f`` enough; None if only rounding is left."""
     slope = float(start.gradient @ step)
     slack = 10 * torch.finfo(step.dtype).eps * abs(start.value)
     for halvings in range(30):

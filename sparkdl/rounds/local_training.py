@@ -74,7 +74,6 @@ class Local:
         return total.cpu(), mass
 
     def _batcher(self, shard: Shard, device: torch.device, seed: int) -> Batcher:
-        """Batches on a device. If several epochs read most of the stored rows, a GPU holds these."""
         stored = len(next(iter(shard.tensors.values())))
         again = self.epochs > 1 and 2 * shard.rows >= stored and not shard.transforms
         cache = DeviceCache.of(shard, device) if again else None

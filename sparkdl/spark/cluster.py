@@ -202,7 +202,6 @@ class SparkCluster:
     def _channel(
         self, listener: Listener, answer: Callable[[bytes], Sequence[bytes]] | None = None
     ) -> Iterator[Endpoint | None]:
-        """Yield the endpoint for events; None, with a warning, if the driver cannot listen."""
         try:
             channel = driver_channel(self._spark, listener, answer)
         except InvalidInput as error:
@@ -299,7 +298,6 @@ class _FailureListener:
 
 
 def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, daemon: str = "") -> Exception:
-    """The error behind Spark's, the most certain cause first; ``daemon`` is the module of the Python daemon, if set."""
     if watch.gave_up is not None:
         return ClusterUnavailable(
             f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait until they end, raise resourceTimeout, or "

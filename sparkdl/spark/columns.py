@@ -126,7 +126,6 @@ def col(name: str) -> SparkColumn:
 
 
 def _travels_as(kind: T.DataType, column: InputColumn, floating: str) -> T.DataType | None:
-    """The transfer type of a column; None if it cannot become a tensor."""
     if isinstance(kind, T.ArrayType):
         element = _travels_as(kind.elementType, column, floating)
         return None if element is None else T.ArrayType(element, kind.containsNull)

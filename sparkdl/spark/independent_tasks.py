@@ -70,7 +70,6 @@ class EachTask:
         yield self._mapped(self.indices[partition], open_all)
 
     def _write(self, store: ShardStore, number: int, rows: Iterator[Any]) -> InvalidInput | None:
-        """Write all rows, unless the store has them; returns an error of the rows."""
         blocks = expect_rows(self._as_packed(rows), sum(self.data.shard_rows))
         try:
             with store.exclusive(number):  # otherwise each task of an executor would write its own copy
@@ -102,7 +101,6 @@ class EachTask:
         drain(rows)
 
     def _mapped(self, index: int, shard: Callable[[], Shard]) -> EachRow:
-        """Map rows; returns errors, since a task that raises would fail the whole job."""
         try:
             result = map_shard(self.work, index, shard, index, self.reporting, device=self.device)
         except OSError as error:
@@ -114,7 +112,6 @@ class EachTask:
 
 
 def _as_only_shard(shard: Shard) -> Shard:
-    """All rows as the only shard, in the order of their ids."""
     row_id, order = shard.columns.row_id, None
     if row_id is not None:
         spool = Spool(shard.columns, directory=local_directory(shard.index))
@@ -159,7 +156,6 @@ def run_each(
 
 
 def _small_rows(partition: int, rows: Iterable[EachRow]) -> Iterator[tuple[int, int, EachRow | None]]:
-    """Partition and index of a result, and its row if it is small."""
     return ((partition, row[0], row if len(row[1]) <= _SMALL else None) for row in rows)
 
 

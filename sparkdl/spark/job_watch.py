@@ -73,7 +73,6 @@ class JobWatch:
         return ready and not any(tasks.runningTasks() for tasks in stages)
 
     def _task_set(self, stage: int) -> Any:
-        """The stage's tasks; None if it is done, or waits for an earlier stage."""
         spark = self._context._jsc.sc()
         info = spark.statusTracker().getStageInfo(stage)
         if info.isEmpty():

@@ -69,7 +69,6 @@ def drop_installed(path: list[str]) -> None:
 
 
 def _size(folders: list[str], name: str) -> int | None:
-    """Bytes of the file that Python would import from ``folders``, None without one."""
     package = name.partition("/")[0]
     for folder in folders:
         if os.path.exists(os.path.join(folder, package)):
@@ -79,7 +78,6 @@ def _size(folders: list[str], name: str) -> int | None:
 
 
 def _signal_daemon() -> bool:
-    """Let this worker's daemon load PyTorch; False if it is pyspark's own."""
     daemon = os.getppid()
     if os.environ.get(_PID) != str(daemon):
         return False

@@ -175,7 +175,6 @@ class SparkTaskRunner:
         return self._works[type(work)][1]
 
     def _reduce_on_driver(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
-        """Reduce a round on the driver; None if results are too large for that, or a shard was lost."""
         results = Results(len(self.shard_rows))
         results.take(self._profiled(self._triggers.mapPartitionsWithIndex(task.run)).collect())
         if results.absent:
@@ -187,7 +186,6 @@ class SparkTaskRunner:
         return None if results.large or results.absent else (reduce_results(work, results.in_order), results.notes)
 
     def _reduce_on_executors(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
-        """Reduce a round on executors; None if results were lost before the reduction."""
         results = Results(len(self.shard_rows))
         with ExitStack() as stack:
             # Persist, so that an absent shard repeats no map, and a failed one prevents the reduction.
@@ -216,7 +214,6 @@ class SparkTaskRunner:
     def _reduced(
         self, rows: RDD[Any], task: MapTask, results: Results, stack: ExitStack
     ) -> tuple[Tensors, list[Any]] | None:
-        """Reduce the chunks on executors; None if an executor was lost with chunks."""
         pieces = self._spark.createDataFrame(rows, PIECES, verifySchema=False)
         tasks = max(self._size, -(-results.bytes // _REDUCED))
         ordered = pieces.repartition(tasks, "piece").sortWithinPartitions("piece", "shard")

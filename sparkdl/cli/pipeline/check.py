@@ -69,7 +69,6 @@ def validate(
 
 
 def _outputs(stages: Sequence[Params], rows: DataFrame) -> DataFrame | None:
-    """The rows after all stages, without any row; None after a stage whose output only a fit shows."""
     frame: DataFrame | None = rows
     for stage in stages:
         if frame is not None:
@@ -96,7 +95,6 @@ def _output(stage: Params, rows: DataFrame) -> DataFrame | None:
 
 
 def _check_estimator(estimator: DistributedEstimator, rows: DataFrame) -> None:
-    """Check settings, columns and slots, as a fit does."""
     select_columns(rows, estimator.derived_columns().columns)
     estimator.training()
     if not is_algorithm(estimator.getStrategy()):
@@ -105,7 +103,6 @@ def _check_estimator(estimator: DistributedEstimator, rows: DataFrame) -> None:
 
 
 def _check_evaluator(evaluator: Evaluator, columns: Sequence[str]) -> None:
-    """Check that the columns that an evaluator's Params name exist."""
     for param in filter(evaluator.isDefined, evaluator.params):
         value = evaluator.getOrDefault(param)
         if param.name.endswith("Col") and value and value not in columns:

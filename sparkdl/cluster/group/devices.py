@@ -185,14 +185,12 @@ def free_memory(device: torch.device) -> None:
 
 
 def _out_of_memory(error: BaseException | None) -> torch.OutOfMemoryError | None:
-    """The error of torch's allocator behind an error, if any."""
     while error is not None and not isinstance(error, torch.OutOfMemoryError):
         error = error.__cause__ or error.__context__
     return error
 
 
 def _card(lines: Sequence[Mapping[str, Any]], rank: int) -> int:
-    """The index of a worker's GPU on its host; workers without an assignment take turns."""
     line = lines[rank]
     if line["assigned"] is not None:
         return int(line["assigned"])

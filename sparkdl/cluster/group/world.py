@@ -153,7 +153,6 @@ class Group:
         return not tensor.is_cuda and dist.get_backend(self.handle) == "gloo"
 
     def _trade(self, sent: Sequence[Tensor], received: Sequence[Tensor], *, wait: bool) -> Any:
-        """Send the ``i``-th tensor to rank ``i``, and receive one of its size."""
         received[self.rank].copy_(sent[self.rank])
         peers = [(self.rank + far) % self.size for far in range(1, self.size)]
         return _result(
@@ -162,7 +161,6 @@ class Group:
         )
 
     def _send_and_receive(self, sent: Sequence[Tensor], received: Sequence[Tensor], peers: Sequence[int]) -> _Messages:
-        """Start to send each of these ranks a contiguous tensor, and to receive one."""
         # Receives first: gloo sends a tensor when its receiver is ready; that message must not queue behind data.
         pending = [
             dist.P2POp(kind, part, group=self.handle, group_peer=peer)
@@ -187,7 +185,6 @@ class Group:
         return [pickle.loads(row[:length].numpy().tobytes()) for row, length in pairs]  # noqa: S301 - of this gang
 
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """The workers' tensors, of one shape and dtype, on the CPU."""
         tensor = tensor.cuda() if self.nccl else tensor
         rows = [torch.empty_like(tensor) for _ in range(self.size)]
         with reaching_peers():
@@ -197,12 +194,9 @@ class Group:
 
 @dataclass(frozen=True)
 class _Messages:
-    """Pending messages."""
-
     works: Sequence[Any]
 
     def wait(self) -> None:
-        """Wait until all are sent and received."""
         with reaching_peers():
             for work in self.works:
                 work.wait()

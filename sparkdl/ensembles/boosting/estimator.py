@@ -81,7 +81,6 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
     def _opened(
         self, base: Estimator[Any], dataset: DataFrame, target: Target, stopping: EarlyStopping
     ) -> tuple[Callable[[DataFrame], Rounds], dict[str, Any]]:
-        """The boosting rule for the rows, and the settings of its ensemble."""
         kind, prediction = kind_of(base), str(column(base, "predictionCol"))
         rate = self.getLearningRate() or _RATES[kind]
         if kind == "classifier":
@@ -135,8 +134,6 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
 
 @dataclass
 class _BoostingRun:
-    """Progress of one boosting fit: members, weights and history."""
-
     base: Estimator[Any]
     seed: int
     plan: Plan
@@ -147,7 +144,6 @@ class _BoostingRun:
     restored: list[int] = field(default_factory=list)
 
     def run(self, rounds: Rounds, most: int) -> str:
-        """Train members; return the stop reason."""
         for index in range(most):
             fit = rounds.running.retry_on_lost_blocks(partial(self._fit, index, rounds))
             (model,) = fit.models

@@ -148,7 +148,6 @@ class SammeRounds:
         return F.exp(col(SUM) - F.lit(self._peak))
 
     def _reweigh(self, totals: Row, alpha: float) -> None:
-        """Update peak and mean: the weights of wrong rows grow by ``e^alpha``."""
         wrong, right = as_float(totals["wrong"]), as_float(totals["right"])
         highest = _NOTHING if totals["right peak"] is None else float(totals["right peak"])
         peak = max(highest, float(totals["wrong peak"]) + alpha)

@@ -138,7 +138,6 @@ class SqlCombiner:
         return outputs
 
     def _sum(self, value: Callable[[int], Column]) -> Column:
-        """``sum_m a_m value(m)`` over the voters, in the order of the members."""
         weights = enumerate(self.combining.weights)
         terms = [self._of_voter(index, F.lit(weight) * value(index), F.lit(0.0)) for index, weight in weights]
         return F.aggregate(F.array(*terms), F.lit(0.0), lambda sum_, term: sum_ + term)
@@ -191,7 +190,6 @@ def _number(index: int) -> Column:
 
 
 def _output(index: int, what: str) -> Column:
-    """A member's column as it is combined: an array instead of a vector."""
     vector = _column(index, what)
     if what != "probability":
         return vector
@@ -207,7 +205,6 @@ def _square(value: Column) -> Column:
 
 
 def _weighted_arrays(arrays: Sequence[Column], weights: Sequence[float], missing: float | None = None) -> Column:
-    """``sum_m a_m array_m``; ``missing`` pads shorter arrays."""
     scaled = [F.transform(array, _times(weight)) for array, weight in zip(arrays, weights, strict=True)]
 
     def plus(one: Column, other: Column) -> Column:
@@ -225,7 +222,6 @@ def _times(weight: float) -> Callable[[Column], Column]:
 
 
 def _class(votes: Column, chances: Column, thresholds: Sequence[float] | None) -> Column:
-    """Predicted class, the smallest of equals; NaN if any vote is NaN."""
     best = votes
     if thresholds is not None:
         bounds = F.array(*(F.lit(float(bound)) for bound in thresholds))
@@ -241,7 +237,6 @@ def _class(votes: Column, chances: Column, thresholds: Sequence[float] | None) -
 
 
 def _common(kinds: Sequence[DataType]) -> DataType:
-    """Type of the combined prediction: float if all members predict floats, else double."""
     elements = [kind.elementType if isinstance(kind, ArrayType) else kind for kind in kinds]
     element: DataType = FloatType() if all(isinstance(kind, FloatType) for kind in elements) else DoubleType()
     return ArrayType(element) if isinstance(kinds[0], ArrayType) else element

@@ -109,7 +109,6 @@ class VmapEnsemble(nn.Module):
         return stack_outputs([_tensor(member(*_copies(inputs))) for member in self.members], self.combining.rule)
 
     def _vmap_agrees(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether vmap's results equal those of the members."""
         copies = _copies(inputs)
         try:
             with warnings.catch_warnings(record=True) as caught:
@@ -155,7 +154,6 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def _probe(batch: Tensor) -> Tensor:
-    """Two rows with the shape and dtype of an input, and fixed values."""
     shape = (_PROBED, *batch.shape[1:])
     if batch.dtype == torch.bool:
         return torch.ones(shape, dtype=torch.bool, device=batch.device)

@@ -126,7 +126,6 @@ def _fitted(
 
 
 def _objectives(members: Sequence[Member], jobs: TaskRunner) -> dict[int, Objective]:
-    """Objective of each member, by its index, for rows that a job has validated."""
     objectives, summaries = dict[int, Objective](), dict[str, DataSummary]()
     for member in members:
         estimator, objective = member.estimator, member.estimator.objective()
@@ -151,7 +150,6 @@ def _objectives(members: Sequence[Member], jobs: TaskRunner) -> dict[int, Object
 def _model(
     estimator: DistributedEstimator, objective: Objective, state: dict[str, Any], weights: ClassWeights | None
 ) -> tuple[Model, float]:
-    """The model, and the seconds of its training."""
     report = state["report"]
     names = ("train_seconds", "feed_wait_seconds", "rows", "best_epoch", "stop_reason")
     entries = {name: report[name] for name in names}

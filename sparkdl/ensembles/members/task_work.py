@@ -92,11 +92,6 @@ def drawn(shard: Shard, draw: Draw) -> Shard:
 
 
 def _write(store: MemberStore, index: int, state: dict[str, Any]) -> None:
-    """Store a member; retry after an OSError, since a failure would lose the training.
-
-    Raises:
-        WorkerFailed: every attempt failed. An OSError would also end the other members.
-    """
     for left in reversed(range(_TRIES)):
         try:
             store.write(index, state)

@@ -65,7 +65,6 @@ class Draw:
         return self.column(row_id) == 0
 
     def _times(self, chances: Any) -> Any:
-        """``k_i`` by ``u_i``, both NumPy arrays or both Spark columns."""
         raise NotImplementedError
 
 
@@ -116,7 +115,6 @@ class Bootstrap(Draw):
         return ~exceeds if self.replace else exceeds
 
     def _bounds(self) -> list[float]:
-        """``P(X <= k)`` for k = 0, 1, ... until the sum no longer grows."""
         if not self.replace:
             return [self.rate]
         bounds, term, total, k = list[float](), math.exp(-self.rate), 0.0, 0

@@ -18,8 +18,6 @@ _PROBE = 8  # rows of the pass that measures bytes
 
 
 class _Largest(TorchFunctionMode):
-    """Records the bytes of the largest tensor that any operation returns."""
-
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0

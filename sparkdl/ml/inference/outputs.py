@@ -119,7 +119,6 @@ class Outputs:
         return {"prediction": pa.array(raw.reshape(-1).numpy()) if single else _lists(raw.flatten(1))}
 
     def _independent(self, raw: Tensor) -> dict[str, pa.Array]:
-        """The columns of independent labels, whose probabilities have no sum."""
         chances, thresholds = raw if self.probabilities else raw.sigmoid(), self.thresholds or (0.5,) * raw.shape[1]
         self._check_thresholds(thresholds, raw.shape[1], "labels")
         labels = (chances.double() > torch.tensor(thresholds, dtype=torch.float64)).double()
@@ -136,7 +135,6 @@ class Outputs:
         return columns
 
     def _classified(self, scores: Tensor, chances: Tensor) -> tuple[Tensor, dict[str, pa.Array]]:
-        """The predicted classes, float64 ``[B, d1, ...]``, and a classifier's columns; the classes are last."""
         best = scores.argmax(-1)
         if self.thresholds is not None:
             self._check_thresholds(self.thresholds, scores.shape[-1], "classes")
@@ -160,7 +158,6 @@ def _nested(kind: pa.DataType, depth: int) -> pa.DataType:
 
 
 def _lists(values: Tensor) -> pa.Array:
-    """A column of the rows of a tensor ``[rows, ...]``: numbers, or lists nested as its other dimensions."""
     if values.numel() > _MOST:
         raise InvalidInput(
             f"the outputs of {len(values)} rows are {values.numel()} numbers, and a batch of Arrow holds {_MOST}; "

@@ -106,7 +106,6 @@ class Predictor:
         return types
 
     def _fields(self) -> dict[str, str]:
-        """The scorer's names of the columns of ``predict``, by their names."""
         fields = {field.name for field in self._scorer.returned()}
         return {name: field for field, name in self._names.items() if name and field in fields}
 

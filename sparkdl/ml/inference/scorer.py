@@ -69,7 +69,6 @@ class Scorer:
         return restored(self.factory, self.weights, self.precision)
 
     def _inputs(self, batch: tuple[pa.Array, ...] | pa.Array) -> tuple[Input | Array, ...] | None:
-        """A batch's columns; None without rows."""
         arrays = batch if isinstance(batch, tuple) else (batch,)
         return tuple(map(self._input, arrays, self.columns.inputs)) if len(arrays[0]) else None
 

@@ -109,7 +109,6 @@ def _nullable(kind: DataType) -> DataType:
 
 
 def _make_pandas_udf(shipped: BroadcastScorer, returned: StructType) -> Any:
-    """The UDF for pyspark 4.0, which has no Arrow UDFs."""
     import pandas as pd
     from pyspark.sql import pandas as spark_pandas
 

@@ -101,8 +101,6 @@ class Describer:
 
 
 class _Hasher:
-    """Hashes a value by its parts; ``hidden`` becomes true if its text omits a part."""
-
     def __init__(self, describer: Describer) -> None:
         self.hidden = False
         self._describer = describer
@@ -198,7 +196,6 @@ class _Hasher:
                     yield self._scope({name: member}, base.__module__)
 
     def _scope(self, values: Mapping[str, Any], module: str) -> dict[str, Any]:
-        """The values around code of a module; code of other modules becomes its name."""
         counted = {name: value for name, value in values.items() if _counts(value, module)}
         for name, value in counted.items():
             modules = map(code.module_of, (value, getattr(value, "__wrapped__", value)))

@@ -49,7 +49,6 @@ def is_opaque(value: object) -> bool:
 
 
 def _text(value: Any, override: Callable[[object], str | None], around: tuple[int, ...] = ()) -> str:
-    """Format a value; ``around`` has the ids of the values that hold it, against endless recursion."""
     text = partial(_text, override=override, around=(*around, id(value)))
     if id(value) in around:
         return "..."
@@ -75,7 +74,6 @@ def _text(value: Any, override: Callable[[object], str | None], around: tuple[in
 
 
 def _call(value: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
-    """Return the name and the arguments of the call that makes a value; None if there is no such call."""
     if isinstance(value, partial):
         return "partial", (value.func, *value.args), value.keywords
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -105,7 +105,6 @@ class Versions:
         self._folder().write(f"{name}/{file}", (json.dumps(values, indent=2) + "\n").encode())
 
     def _decided(self, fate: str) -> list[str]:
-        """The complete versions with a fate, ordered by its time."""
         fates = self._read(_FATE)
         decided = [name for name, values in fates.items() if values["fate"] == fate and self.is_complete(name)]
         return sorted(decided, key=lambda name: (fates[name]["at"], name))
@@ -116,7 +115,6 @@ class Versions:
         return sorted(about, key=lambda name: (about[name]["saved"], name))
 
     def _read(self, file: str) -> dict[str, Any]:
-        """The JSON of the versions that have this file."""
         values = {}
         for name in self._folder().folders():
             with contextlib.suppress(FileNotFoundError):  # incomplete, undecided, or pruned by another run just now

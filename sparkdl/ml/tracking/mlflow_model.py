@@ -100,7 +100,6 @@ def _save(model: ServedModel, folder: str, logged: Any, code_paths: Sequence[str
 
 
 def _signature(predictor: Predictor) -> Any:
-    """MLflow's signature of the model; None if its inputs are unknown."""
     types = required("mlflow.types", EXTRA)
     inputs = predictor.input_types
     if inputs is None or any(not hasattr(np, dtype) for _, _, dtype in inputs):

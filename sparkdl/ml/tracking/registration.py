@@ -124,7 +124,6 @@ class Registration:
             client.set_registered_model_alias(registered["name"], self.alias, registered["version"])
 
     def _client(self) -> tuple[Any, bool]:
-        """MLflow's client, and whether its store is MLflow's current one."""
         mlflow = required("mlflow", EXTRA)
         current = str(mlflow.get_tracking_uri())
         uri = current if self.tracking_uri is None else self.tracking_uri
@@ -132,7 +131,6 @@ class Registration:
             return mlflow.MlflowClient(uri), uri == current
 
     def _earlier(self, client: Any, experiment: str, version: str) -> tuple[Any, Any]:
-        """The run that a killed process began for a version, and the model version that it made; None if missing."""
         runs = client.search_runs([experiment], f"tags.`{VERSION_TAG}` = '{version}'", max_results=1)
         if not runs:
             return None, None

@@ -106,6 +106,5 @@ def _tag(name: str) -> str:
 
 
 def _table(values: Mapping[str, Any]) -> str:
-    """Markdown, which TensorBoard renders."""
     cells = {name: " ".join(str(value).split()).replace("|", "\\|") for name, value in values.items()}
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {cell} |" for name, cell in cells.items())])

@@ -228,7 +228,6 @@ class ConsensusADMM:
         return rho / factor if dual > self.mu * primal else rho
 
     def _centered(self, state: State, z: Tensor, combined: float, rho: float) -> State:
-        """The next round's center ``c`` and ``beta``, with ``t`` and the least combined residual so far."""
         least: float = state["least"] * max(rho / state["rho"], state["rho"] / rho)
         if rho != state["rho"] or not (self.accelerate and combined < _DECREASE * least):
             return _restart(z, least)
@@ -239,11 +238,9 @@ class ConsensusADMM:
 
 
 def _restart(z: Tensor, least: float) -> State:
-    """A center without momentum."""
     return {"center": z, "beta": 0.0, "t": 1.0, "least": least}
 
 
 def _local_update(delta: Tensor, drawn: Tensor, x: Tensor) -> Update:
-    """``x - c``, ``h + d - c`` and squared norms, from which ``_residuals`` derives norms relative to ``z'``."""
     squares = {"delta2": delta.double(), "drawn2": drawn.double(), "x2": x.double()}
     return {"delta": delta, "drawn": drawn, **scalars(**{name: vector @ vector for name, vector in squares.items()})}

@@ -137,7 +137,6 @@ class LBFGS:
         return self._descend(state, pairs)
 
     def _failed(self, state: State, search: Search) -> State:
-        """Continue from the best point, or from the same point along the gradient; else stop."""
         failed = f"the line search has found no step after {search.tries} evaluations"
         if state["best"]["value"] < state["iterate"]["value"]:
             return self._accept({**state, "note": f"{failed}; it continues from the best point"}, state["best"])

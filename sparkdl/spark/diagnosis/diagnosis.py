@@ -212,7 +212,6 @@ class Diagnosis:
         return Check(name, "ok", f"gloo summed a tensor over {counted(size, 'worker')}; the gang took {seconds:.1f} s")
 
     def _obstacle(self, checks: Sequence[str], modules: Sequence[str]) -> str:
-        """Why a check cannot run: the failed ones of the checks that it needs, or modules that executors lack."""
         if self._blocked:
             return self._blocked
         if lacking := [name for name in modules if name in self._missing]:

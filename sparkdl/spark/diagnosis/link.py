@@ -85,7 +85,6 @@ def _round_trip(connection: socket.socket) -> float:
 
 
 def _stream(connection: socket.socket) -> tuple[float, float]:
-    """Send until the receiver replies with the bytes and seconds that it counted."""
     while True:
         readable, writable, _ = select.select([connection], [connection], [], WAIT)
         if readable:
@@ -112,7 +111,6 @@ def _answers(connection: socket.socket) -> Callable[[], None]:
 
 
 def _count(connection: socket.socket) -> tuple[float, float]:
-    """The bytes that arrive, and their seconds."""
     buffer = bytearray(1 << 18)
     started, before = time.perf_counter(), 0
     while before < _BYTES_BEFORE and time.perf_counter() - started < _BEFORE:

@@ -122,7 +122,6 @@ def _most(spark: SparkSession, now: int, requests: TaskResources) -> int | None:
     taken = float(setting(spark, TASK_GPUS) or 0) if requests.gpus is None else requests.gpus
 
     def slots(cores: int) -> int:
-        """Of an executor, which needs cores and, if tasks take GPUs, GPUs for each."""
         offered = float(setting(spark, EXECUTOR_GPUS) or 0)
         return min(cores // cpus, int(offered / taken)) if taken and offered else cores // cpus
 
