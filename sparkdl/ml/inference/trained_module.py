@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from sparkdl.data.columns import Columns, check_one_length, described
+from sparkdl.data.columns import Columns, InputColumn, check_one_length, described, listed
 from sparkdl.data.transforms import AssembledInputs
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
@@ -42,7 +42,7 @@ class TrainedModule:
         """Load the files and fields of a saved ``TorchModel``.
 
         Raises:
-            InvalidInput: a file is damaged, the factory cannot be imported, or loading needs trust.
+            InvalidInput: a file is damaged, the factory is not trusted or cannot be imported, or loading needs trust.
         """
         factory, weights = load_architecture(saved)
         signature = saved.fields["signature"] and [
@@ -80,11 +80,16 @@ class TrainedModule:
         """A new module with the trained weights, on the CPU, in evaluation mode."""
         return restored(self.factory, self.weights, self.precision)
 
-    def program(self) -> bytes:
+    def program(self, columns: Sequence[InputColumn] = ()) -> bytes:
         """The archive of a torch.export program; raises ``InvalidInput`` if the module cannot be exported."""
         if isinstance(self.factory, Program) and not self.weights:
             return self.factory.archive
         if self.signature is None:
+            if ragged := [column.name for column in columns if column.ragged]:
+                raise InvalidInput(
+                    f"the model cannot be exported: the rows of {listed(ragged)} have several lengths, and an export "
+                    "takes one shape. Train it on rows of one length, padded in the DataFrame or by collate."
+                )
             raise InvalidInput(
                 "the model cannot be exported: the shapes and types of its inputs are not known. Expected a model that "
                 "was trained, or TorchModel(signature=...)."

@@ -7,12 +7,14 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.optional_imports import required
+from sparkdl.ml.persistence.export import compare, examples, first_line
 from sparkdl.ml.persistence.export_check import Archive
 
 OUTPUT = "output"
@@ -22,10 +24,12 @@ OUTPUT = "output"
 def to_onnx(program: bytes, names: Sequence[str] | None = None) -> bytes:
     """Convert the archive of a torch.export program to ONNX, weights included, for batches of any size.
 
-    ``names`` are those of the inputs; default: of the arguments of ``forward``.
+    ``names`` are those of the inputs; default: of the arguments of ``forward``. If onnxruntime is installed, its
+    outputs are compared with the program's.
 
     Raises:
-        InvalidInput: ONNX has no such operator, or the packages ``onnx`` and ``onnxscript`` are missing.
+        InvalidInput: ONNX or onnxruntime has no such operator, the outputs differ, or the packages ``onnx`` and
+            ``onnxscript`` are missing.
     """
     required("onnxscript", "onnx")
     exported = torch.export.load(io.BytesIO(Archive.read(program).sanitized()))
@@ -33,9 +37,29 @@ def to_onnx(program: bytes, names: Sequence[str] | None = None) -> bytes:
         with _quiet():
             made: Any = torch.onnx.export(exported, (), input_names=names, output_names=[OUTPUT], dynamo=True)
     except Exception as error:  # torch's exporter raises many types
-        reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-        raise InvalidInput(f"the model cannot be exported to ONNX: {reason}") from error
-    return _with_batch(made.model_proto)
+        raise InvalidInput(f"the model cannot be exported to ONNX: {first_line(error)}") from error
+    written = _with_batch(made.model_proto)
+    if find_spec("onnxruntime"):
+        _check(written, exported)
+    return written
+
+
+def _check(model: bytes, exported: Any) -> None:
+    values = [node.meta["val"] for node in exported.graph.nodes if node.name in exported.graph_signature.user_inputs]
+    signature = [(list(value.shape[1:]), str(value.dtype).removeprefix("torch.")) for value in values]
+
+    def run(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        names = [value.name for value in session.get_inputs()]
+        arrays = session.run(None, dict(zip(names, (tensor.numpy() for tensor in inputs), strict=True)))
+        return list(map(torch.from_numpy, arrays))
+
+    try:
+        session = required("onnxruntime", "onnx").InferenceSession(model)
+        compare(exported.module(), run, examples(signature))
+    except Exception as error:  # onnxruntime has a class for each of its errors
+        wide = any(tensor.dtype == torch.float64 for tensor in exported.state_dict.values())
+        advice = " onnxruntime lacks some operators of float64: train with precision='fp32'." if wide else ""
+        raise InvalidInput(f"the model cannot be exported to ONNX: {first_line(error)}{advice}") from error
 
 
 def _with_batch(model: Any) -> bytes:
@@ -51,7 +75,6 @@ def _with_batch(model: Any) -> bytes:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide what torch's exporter says about its own modules, and about packages that the model does not use."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

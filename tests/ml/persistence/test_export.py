@@ -72,6 +72,17 @@ class Exporting(nn.Linear):
         return super().forward(x).double() if torch.compiler.is_exporting() else super().forward(x)
 
 
+class Sized(nn.Linear):
+    """Treats batches of some sizes in another way; torch traces with more than one row."""
+
+    def __init__(self, rule: Callable[[int], bool], change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__(3, 1)
+        self.rule, self.change = rule, change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.change(super().forward(x)) if self.rule(x.shape[0]) else super().forward(x)
+
+
 MIXED = [([3], "float32"), ([], "int64")]
 X = examples([([3], "float32")])
 
@@ -132,7 +143,11 @@ def test_program_is_a_factory_whose_repr_identifies_it(archive: bytes) -> None:
     [
         (Choosy(3, 1), X, "Choosy cannot be exported: "),
         (Dicing(3, 1), X, "Dicing cannot be exported: .*outputs differ"),
-        (Exporting(3, 1), X, "Exporting cannot be exported: RuntimeError"),
+        (Exporting(3, 1), X, "Exporting cannot be exported: .*torch.float64 != torch.float32"),
+        (Sized(lambda rows: rows == 1, lambda y: y * 7), X, "Sized cannot be exported: on 1 rows its outputs differ"),
+        (Sized(lambda rows: rows < 2, lambda y: y + 0.01), X, "on 1 rows its outputs differ"),
+        (Sized(lambda rows: not 1 // rows, lambda y: y * 2), X, "Sized cannot be exported: "),
+        (Sized(lambda rows: rows == 33, lambda y: -y), X, "Sized cannot be exported: "),
         (nn.Linear(4, 1), X, "Linear cannot be exported: "),
         (nn.Linear(3, 1), (X[0][:1],), "at least 2 rows"),
         (nn.Linear(3, 1), (), "at least 2 rows"),

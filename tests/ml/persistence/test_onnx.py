@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.export import Signature
 from tests.ml import nets
+from tests.ml.persistence.test_export import Sized
 from tests.sessions import frame
 
 RNG = np.random.default_rng(0)
@@ -93,11 +95,41 @@ class Sorted(nn.Linear):
         return torch.linalg.matrix_exp(super().forward(x).unsqueeze(1).expand(-1, x.shape[1], -1)).sum(1)
 
 
-def test_what_onnx_lacks_raises(tmp_path, monkeypatch):
-    model = TorchModel(factory=lambda: Sorted(3, 3), weights=b"", signature=[([3], "float32")])
-    with pytest.raises(InvalidInput, match="cannot be exported to ONNX"):
-        model.exportOnnx(str(tmp_path / "model.onnx"))
+class Random(nn.Linear):
+    """Draws other numbers in every runtime."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.rand_like(x)
+
+
+CONVOLUTION = nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 1, 3), nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    ("module", "message", "params"),
+    [
+        (Sorted(3, 3), "cannot be exported to ONNX", {}),
+        (
+            CONVOLUTION,
+            "onnxruntime lacks some operators of float64: train with",
+            {"precision": "fp64"},
+        ),
+        (Random(3, 3), "to ONNX: on 1 rows its outputs differ", {}),
+        (Sized(lambda rows: rows == 1, lambda y: 7 * y), "Sized cannot be exported: on 1 rows", {}),
+        (nets.Bag(), "the rows of 'x' have several lengths.* of one length", {"ragged": "padded", "signature": None}),
+        (nets.Bag(), "the rows of 'x' have several lengths.* of one length", {"ragged": "offsets", "signature": None}),
+    ],
+)
+def test_what_onnx_lacks_or_computes_otherwise_raises(tmp_path, module, message, params):
+    specs = [InputColumn("x", ragged=params.pop("ragged"))] if "ragged" in params else []
+    dtype = "float64" if "precision" in params else "float32"
+    model = TorchModel(factory=lambda: module, weights=b"", **{"signature": [([3], dtype)]} | params)
+    with pytest.raises(InvalidInput, match=message):
+        model._set(inputCols=["x"], columnSpecs=specs).exportOnnx(tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
+
+
+def test_missing_packages_raise(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(InvalidInput, match=r"pip install 'sparkdl-torch\[onnx\]'"):
-        model.exportOnnx(str(tmp_path / "model.onnx"))
+        TorchModel(factory=nets.Line, weights=b"", signature=[([3], "float32")]).exportOnnx(tmp_path / "model.onnx")
