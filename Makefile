@@ -40,7 +40,8 @@ demo: $(RUNTIME) ## write digits as Parquet, train on two Spark executors, predi
 	rm -rf build/demo
 	$(BIN)/python examples/digits_to_parquet.py build/demo/data
 	$(SUBMIT) --py-files examples/digits_net.py jobs/train.py --config conf/train/digits.yaml
-	$(SUBMIT) --py-files examples/digits_net.py jobs/predict.py --model build/demo/model --data.path build/demo/data/test \
+	$(SUBMIT) --conf spark.sparkdl.modules=digits_net --py-files examples/digits_net.py \
+		jobs/predict.py --model build/demo/model --data.path build/demo/data/test \
 		--output build/demo/predictions --label label
 
 notebooks: $(INSTALLED) $(CLASSES) ## execute examples/*.ipynb, and write them in place with what comes out

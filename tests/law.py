@@ -28,7 +28,7 @@ CONFINED = {
         sparkdl.spark.jvm sparkdl.spark.slots.capacity sparkdl.spark.slots.task_resources sparkdl.spark.job_watch
         sparkdl.spark.error_messages
     """,
-    "pyarrow": "sparkdl.io.files sparkdl.data sparkdl.spark sparkdl.ml sparkdl.ensembles.members.saved_models",
+    "pyarrow": "sparkdl.io.files sparkdl.data sparkdl.spark sparkdl.ml",
     "torch.distributed": """
         sparkdl.cluster.group sparkdl.checkpoint.sharding sparkdl.training.strategies sparkdl.training.layouts
     """,

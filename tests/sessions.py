@@ -71,6 +71,7 @@ def session(folder: str | os.PathLike[str], master: str = EXECUTORS, **conf: str
         "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": str(ROOT),
+        "spark.sparkdl.modules": "tests",
     } | {f"spark.{name.replace('__', '.')}": value for name, value in conf.items()}
     with pytest.MonkeyPatch.context() as patch:  # what Spark's processes have from this one, from then on
         patch.setenv("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])

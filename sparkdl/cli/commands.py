@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,15 +42,15 @@ COMMANDS = {
 }
 
 
-def run(name: str, arguments: Sequence[str] | None = None, *, prog: str | None = None) -> int:
+def run(name: str, arguments: Sequence[str | os.PathLike[str]] | None = None, *, prog: str | None = None) -> int:
     """Run a command and return its exit code.
 
     Args:
         name: one of ``COMMANDS``.
-        arguments: default: ``sys.argv[1:]``.
+        arguments: words or paths; default: ``sys.argv[1:]``.
         prog: the program's name in the help; default: the script's.
     """
-    command = COMMANDS[name]
+    command, words = COMMANDS[name], None if arguments is None else [os.fspath(word) for word in arguments]
     try:
         job = resolve_name(command.job)
     except ModuleNotFoundError as error:
@@ -59,7 +60,7 @@ def run(name: str, arguments: Sequence[str] | None = None, *, prog: str | None =
         print(message, file=sys.stderr)
         return BAD_CONFIGURATION
     if command.plain:
-        return int(job(arguments, prog=prog))
+        return int(job(words, prog=prog))
     from sparkdl.cli.app import main
 
-    return main(job, arguments, prog=prog, stops=command.stops)
+    return main(job, words, prog=prog, stops=command.stops)

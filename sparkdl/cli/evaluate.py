@@ -1,11 +1,11 @@
 """Evaluate a saved model on labelled rows.
 
-    spark-submit --py-files net.py jobs/evaluate.py --model MODEL --data.path DATA --output metrics.json
+    spark-submit --conf spark.sparkdl.modules=net --py-files net.py jobs/evaluate.py --model MODEL --data.path DATA
 
 Metrics of a classifier: accuracy, macro F1, log loss, the confusion table and, for two classes, the area under the ROC
 curve. Of independent labels: subset accuracy, micro F1, macro F1, and the accuracy and F1 of each. Of a regressor: root
-mean squared error, mean absolute error and R2. As in training, the job ships the modules
-that define the model.
+mean squared error, mean absolute error and R2. As in training, the job ships the
+modules that define the model, and the setting trusts them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Predict with a saved model.
 
-    spark-submit --py-files net.py jobs/predict.py --model MODEL --data.path DATA --output PREDICTIONS --label label
+    spark-submit --conf spark.sparkdl.modules=net --py-files net.py jobs/predict.py --model MODEL --data.path DATA
 
-As in training, the job ships the modules that define the model.
+As in training, the job ships the modules that define the model, and the setting trusts them.
 """
 
 from __future__ import annotations

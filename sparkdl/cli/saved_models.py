@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pyspark.ml import Model, PipelineModel
-from pyspark.ml.util import DefaultParamsReader
+from pyspark.ml import Model
 from pyspark.sql import SparkSession
 
 from sparkdl.ensembles.base_learner import column
 from sparkdl.ensembles.best_of import BestOfModel
-from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.stacking import StackingModel
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.evaluation import OutputColumns
-from sparkdl.ml.model import TorchModel
+from sparkdl.ml.persistence.reader_writer import load_saved
 from sparkdl.ml.persistence.registry import Versions
 from sparkdl.spark.jvm import qualify
-
-_KINDS: tuple[Any, ...] = (TorchModel, EnsembleModel, StackingModel, BestOfModel, PipelineModel)
 
 
 def check_output(spark: SparkSession, output: str | None, *, overwrite: bool) -> None:
@@ -36,7 +30,7 @@ def load(spark: SparkSession, path: str) -> Model:
     """Load the model of an estimator, an ensemble or a pipeline; from published versions, the one in use.
 
     Raises:
-        InvalidInput: the path holds none of these.
+        InvalidInput: the path holds none of these, or one that the session does not trust.
     """
     versions = Versions(qualify(spark, path))
     try:
@@ -45,12 +39,9 @@ def load(spark: SparkSession, path: str) -> Model:
         current = None
     if current is not None:
         path = versions.model(current)
-    try:
-        name = DefaultParamsReader.loadMetadata(path, spark)["class"]
-    except Exception:  # Spark's errors for a missing path, and those of damaged JSON
-        name = None  # the reader reports the error
-    kinds: dict[str, Any] = {f"{kind.__module__}.{kind.__name__}": kind for kind in _KINDS}
-    model: Model = kinds.get(name, TorchModel).load(path)
+    model = load_saved(qualify(spark, path), spark)
+    if not isinstance(model, Model):
+        raise InvalidInput(f"{path} holds a {type(model).__name__}; expected a fitted model.")
     return model
 
 

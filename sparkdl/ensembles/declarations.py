@@ -26,6 +26,7 @@ from sparkdl.ml.param_types import (
     to_evaluator,
     to_float,
     to_int,
+    to_path,
     to_string,
 )
 from sparkdl.ml.params import PredictionParams
@@ -47,7 +48,7 @@ class MembersParams(ConstructedParams, HasSeed, HasParallelism):
     runDir: Param[str | None] = param(
         "directory that stores finished members, so that no fit trains them again; a path or URI that executors see "
         "too. None stores none",
-        to_string,
+        to_path,
         None,
         scope=_SAME_MEMBERS & ~Scope.BASE,
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pyarrow import fs
 
@@ -17,25 +18,29 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.redaction import public
 
 Buffer = bytes | memoryview
+StrPath = str | os.PathLike[str]
 
+_PARTS = re.compile(r"(:(?://[^/?]*)?)([^?]*)(.*)", re.DOTALL)  # of a URI after its scheme
 _ALIASES = {"s3a": "s3", "s3n": "s3"}  # Hadoop's scheme -> pyarrow's
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 _MARKER = "_SUCCESS"  # Spark writes it last
 
 
-def locate(uri: str) -> tuple[fs.FileSystem, str]:
-    """Resolve a URI or local path to its filesystem and the path in it; as in Spark, file URIs are not percent-decoded.
+def locate(uri: StrPath) -> tuple[fs.FileSystem, str]:
+    """Resolve a URI or local path to its filesystem and the path in it; as in Spark, paths are not percent-decoded.
 
     Raises:
         InvalidInput: pyarrow does not know or reach the filesystem, or a file URI names a host.
     """
+    uri = os.fspath(uri)
     scheme = urlsplit(uri).scheme
     if not scheme:
         return fs.LocalFileSystem(), os.path.abspath(uri)
     if scheme == "file":
         return fs.LocalFileSystem(), _file_path(uri)
+    store, path, options = _PARTS.fullmatch(uri, len(scheme)).groups()  # type: ignore[union-attr]
     try:
-        system, path = fs.FileSystem.from_uri(_ALIASES.get(scheme, scheme) + uri[len(scheme) :])
+        system, path = fs.FileSystem.from_uri(f"{_ALIASES.get(scheme, scheme)}{store}{quote(path)}{options}")
     except (OSError, ValueError) as error:
         reason = str(error).replace(uri, public(uri))
         raise InvalidInput(f"{public(uri)!r} cannot be opened: {reason}") from error
@@ -50,7 +55,7 @@ class Folder:
     path: str
 
     @staticmethod
-    def of(uri: str) -> Folder:
+    def of(uri: StrPath) -> Folder:
         """Resolve a URI or local path."""
         system, path = locate(uri)
         return Folder(system, path.rstrip("/") or path)
@@ -84,6 +89,11 @@ class Folder:
         """Names of the subfolders; empty if the folder does not exist."""
         return [info.base_name for info in self._inside("") if info.type == fs.FileType.Directory]
 
+    def walk(self) -> list[str]:
+        """Paths in the folder of all files in it, at any depth, in order; empty if the folder does not exist."""
+        infos = self.system.get_file_info(fs.FileSelector(self.path, recursive=True, allow_not_found=True))
+        return sorted(info.path[len(self.path) + 1 :] for info in infos if info.type == fs.FileType.File)
+
     def delete(self, name: str) -> None:
         """Delete a file, or a folder with its contents; a missing one is ignored."""
         path = self.at(name)
@@ -97,7 +107,7 @@ class Folder:
         return list(self.system.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True)))
 
 
-def local_path(uri: str) -> str | None:
+def local_path(uri: StrPath) -> str | None:
     """The path of a file URI or local path; None for another filesystem."""
     system, path = locate(uri)
     return path if isinstance(system, fs.LocalFileSystem) else None
@@ -115,17 +125,17 @@ def join(uri: str, name: str) -> str:
     return f"{head.rstrip('/')}/{name}{mark}{options}"
 
 
-def write(uri: str, data: bytes) -> None:
+def write(uri: StrPath, data: bytes) -> None:
     """Write a file atomically: readers see the old or the new content, never part of it."""
     _write(*locate(uri), [data])
 
 
-def read(uri: str) -> bytes:
+def read(uri: StrPath) -> bytes:
     """Read a file; raises FileNotFoundError if it does not exist."""
     return Folder(*locate(uri)).read("")
 
 
-def delete(uri: str) -> None:
+def delete(uri: StrPath) -> None:
     """Delete a file, or a directory with its contents; a missing one is ignored."""
     Folder(*locate(uri)).delete("")
 
@@ -171,7 +181,7 @@ def _copy(source: Folder, place: Folder) -> None:
     source.delete("")
 
 
-def exists(uri: str) -> bool:
+def exists(uri: StrPath) -> bool:
     """Whether a file or directory exists."""
     return Folder(*locate(uri)).exists("")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,21 +13,19 @@ from sparkdl.errors import InvalidInput
 
 _DEPTH = 8  # levels of attributes to search for the culprit
 
-_UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError, NotImplementedError, RecursionError, RuntimeError)
 
-
-def ship(work: object) -> bytes:
+def ship(work: object, how: str = "sent to the workers") -> bytes:
     """Pickle work for the workers; classes and functions of a notebook or ``__main__`` travel by value.
 
     Raises:
-        InvalidInput: a value in the work cannot be pickled; the message gives its path.
+        InvalidInput: a value in the work cannot be pickled, or be ``how``; the message gives its path.
     """
     try:
         return bytes(cloudpickle.dumps(work))
-    except _UNPICKLABLE as error:
+    except Exception as error:  # pickling runs the objects' code, which may raise anything
         path, culprit = _culprit(work, "", _DEPTH)
         raise InvalidInput(
-            f"{path or 'the work'} is of type {type(culprit).__name__} and cannot be sent to the workers: {error}. "
+            f"{path or 'the work'} is of type {type(culprit).__name__} and cannot be {how}: {error}. "
             "Make it where it is used, for example in the model's constructor, or leave it out in __getstate__."
         ) from error
 
@@ -42,14 +39,6 @@ def unship(packed: bytes) -> Any:
             f"the module {error.name!r} is on the driver but not on {socket.gethostname()}: {error}. Ship your own "
             "modules with --py-files or spark.addArtifacts(..., pyfile=True). Install packages on every host."
         ) from error
-
-
-def as_pickle(value: object, what: str) -> bytes:
-    """Pickle a value as ``ship`` does; raises InvalidInput, naming the value ``what``, if that fails."""
-    try:
-        return bytes(cloudpickle.dumps(value))
-    except Exception as error:  # pickling runs the objects' code, which may raise anything
-        raise InvalidInput(f"{what} cannot be pickled, and so not saved: {type(error).__name__}: {error}") from error
 
 
 def unpickled(data: bytes, where: str) -> Any:
@@ -90,5 +79,5 @@ def _pickles(value: object) -> bool:
     try:
         cloudpickle.dumps(value)
         return True
-    except _UNPICKLABLE:
+    except Exception:
         return False

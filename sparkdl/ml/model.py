@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pyspark import TaskContext
@@ -173,8 +174,8 @@ class TorchModel(OutputParams, Saveable, Model):
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
         """The files of the architecture, and the JSON fields of the constructor."""
-        trained = self._trained
-        written, fields = save_architecture(trained.factory, trained.weights, self.module, trained.program)
+        trained, program = self._trained, partial(self._trained.program, self.getColumnSpecs())
+        written, fields = save_architecture(trained.factory, trained.weights, self.module, program)
         return written, fields | trained.fields() | {"history": self.history, "report": self.report}
 
     @classmethod
@@ -200,7 +201,7 @@ class TorchModel(OutputParams, Saveable, Model):
         made.clear(made.thresholds)
         return made
 
-    def exportProgram(self, path: str) -> None:
+    def exportProgram(self, path: files.StrPath) -> None:
         """Write the model as a torch.export program for batches of any size, readable by ``torch.export.load``.
 
         Args:
@@ -209,23 +210,25 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: the path exists, or the model cannot be exported.
         """
-        _write_new(path, self._trained.program)
+        _write_new(path, lambda: self._trained.program(self.getColumnSpecs()))
 
-    def exportOnnx(self, path: str) -> None:
+    def exportOnnx(self, path: files.StrPath) -> None:
         """Write the model in the ONNX format for batches of any size; needs the extra ``onnx``.
 
         The output, ``output``, is the module's own: scores of classes, no probabilities. The inputs have the names of
-        the input columns, or of the arguments of ``forward`` if columns are assembled, collated or described.
+        the input columns, or of the arguments of ``forward`` if columns are assembled, collated or described. If
+        onnxruntime is installed, it compares the outputs with the module's on 1, 2, 3 and 33 rows.
 
         Args:
             path: a path or URI of the file, by convention with the suffix ``.onnx``.
 
         Raises:
-            InvalidInput: the path exists, the model cannot be exported, or packages are missing.
+            InvalidInput: the path exists, the model cannot be exported, the outputs differ, onnxruntime cannot run the
+                file, as with convolutions in float64, or packages are missing.
         """
         types = self.predictor(CachedModel(self.module())).input_types
         names = None if types is None else [name for name, _, _ in types]
-        _write_new(path, lambda: to_onnx(self._trained.program(), names))
+        _write_new(path, lambda: to_onnx(self._trained.program(self.getColumnSpecs()), names))
 
     def predictor(self, loaded: CachedModel | None = None) -> Predictor:
         """The predictor of this model's Params; ``loaded`` is its module, if there is one already."""
@@ -249,7 +252,7 @@ class TorchModel(OutputParams, Saveable, Model):
         return with_outputs(dataset, self._scorer(), self._shipment, names, size)
 
 
-def _write_new(path: str, content: Callable[[], bytes]) -> None:
+def _write_new(path: files.StrPath, content: Callable[[], bytes]) -> None:
     session = SparkSession.getActiveSession()
     root = path if session is None else qualify(session, path)
     if files.exists(root):

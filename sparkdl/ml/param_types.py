@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from os import PathLike, fspath
 from typing import Any
 
 from pyspark.ml import Estimator
@@ -27,6 +28,7 @@ to_int = by_value(TypeConverters.toInt)
 to_float = by_value(TypeConverters.toFloat)
 to_boolean = by_value(TypeConverters.toBoolean)
 to_string = by_value(lambda value: str(TypeConverters.toString(value)))  # np.str_ is no plain JSON
+to_path = by_value(lambda value: str(TypeConverters.toString(fspath(value) if isinstance(value, PathLike) else value)))
 to_strings = by_value(lambda value: [*map(str, TypeConverters.toListString(value))])
 to_list = by_value(lambda value: list(TypeConverters.toList(value)))  # toList returns a list as it is, without a copy
 

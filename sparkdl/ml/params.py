@@ -45,6 +45,7 @@ from sparkdl.ml.param_types import (
     to_list,
     to_metrics,
     to_optimizer,
+    to_path,
     to_strategy,
     to_string,
     to_strings,
@@ -118,7 +119,7 @@ class RunParams(ConstructedParams):
 
     runDir: Param[str | None] = param(
         "the run's directory, a path or URI; a fit with a param map uses a folder in it; None saves nothing",
-        to_string,
+        to_path,
         None,
         (_HOW | Scope.PIPELINE) & ~Scope.TASK,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -118,7 +119,7 @@ class Report(dict[str, Any]):
         """The values as a report: themselves if they are one, else without a directory, as those of a loaded model."""
         return values if isinstance(values, cls) else cls(values, history=history or ())
 
-    def html(self, path: str | None = None) -> str:
+    def html(self, path: files.StrPath | None = None) -> str:
         """Write the run as one self-contained page; without a ``runDir`` it has no timeline and no configuration.
 
         Args:
@@ -140,5 +141,5 @@ class Report(dict[str, Any]):
             run = RunData.read(self._directory)
         else:
             run = RunData("run", history=self._history, report=dict(self))
-        write_page([run], path)
-        return path
+        write_page([run], os.fspath(path))
+        return os.fspath(path)

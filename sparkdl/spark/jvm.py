@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sparkdl.cluster.shutdown import take_sigterm
+from sparkdl.io.files import StrPath
 
 if TYPE_CHECKING:
     from pyspark.ml.wrapper import JavaParams  # it takes a worker a second to import pyspark.ml
@@ -25,10 +27,10 @@ GONE = (*JVM_ERRORS, AttributeError)
 """Errors of calls on a stopped SparkContext."""
 
 
-def qualify(spark: SparkSession, path: str) -> str:
+def qualify(spark: SparkSession, path: StrPath) -> str:
     """The path as a URI with its filesystem, as Spark resolves it."""
     context = spark.sparkContext
-    hadoop: Any = context._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
+    hadoop: Any = context._jvm.org.apache.hadoop.fs.Path(os.fspath(path))  # type: ignore[union-attr]
     system = hadoop.getFileSystem(context._jsc.hadoopConfiguration())
     return str(system.makeQualified(hadoop).toString())
 

@@ -15,7 +15,7 @@ import pytest
 
 from sparkdl.cli import report
 from sparkdl.cli.__main__ import main
-from sparkdl.cli.commands import COMMANDS
+from sparkdl.cli.commands import COMMANDS, run
 from tests.sessions import ROOT
 from tests.telemetry.html.made import gang, written
 
@@ -73,6 +73,7 @@ def test_program_ends_with_the_exit_code_of_a_command():
     code, out, err = python("-m", "sparkdl.cli", "report", "nowhere")
     assert (code, out) == (2, "")
     assert err.startswith("error: nowhere holds no run")
+    assert run("report", [Path("nowhere")]) == 2
 
 
 # ---- the report -------------------------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ def test_failed_write_keeps_everything_as_it_was(tmp_path):
 
 
 def test_hadoop_s3_is_s3():
+    assert files.locate("s3a://k:se%2Fcret@bucket/a b#[%20]?region=x")[1] == "bucket/a b#[%20]"  # literal, as in Spark
     for scheme in ("s3", "s3a", "s3n"):
         uri = f"{scheme}://key:secret@bucket/deep/file?region=eu-west-1"
         system, path = files.locate(uri)

@@ -6,6 +6,7 @@ import re
 from copy import deepcopy
 from dataclasses import make_dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch import nn
 
 from sparkdl import (
     AllReduce,
+    Bagging,
     ConsensusADMM,
     ElasticNet,
     TensorBoard,
@@ -351,6 +353,11 @@ def test_saved_params_are_loaded(spark, tmp_path, make):
         loaded = type(instance).load(path)
         assert (loaded.uid, {param.parent for param in loaded.params}) == (instance.uid, {instance.uid})
         assert same(state(loaded), state(instance))
+
+
+@pytest.mark.parametrize("make", [TorchRegressor, Bagging])
+def test_path_of_run_becomes_text(make):
+    assert make(runDir=Path("/runs/a b")).getRunDir() == make().setRunDir(Path("/runs/a b")).getRunDir() == "/runs/a b"
 
 
 def test_training_settings():

@@ -46,6 +46,8 @@ from sparkdl.io import files
 from sparkdl.ml.evaluation import finite
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
+from sparkdl.ml.persistence.factory import MODULES
+from sparkdl.ml.persistence.reader_writer import modules_of, session_trust
 from sparkdl.ml.persistence.registry import Versions
 from sparkdl.ml.tracking.registration import Registration
 from sparkdl.spark.jvm import forwarding_sigterm, qualify
@@ -124,6 +126,7 @@ def etl_train(
         else:
             _check(register, stages)
             warm_up(spark)
+            spark.conf.set(MODULES, ",".join([*session_trust(spark).modules, *modules_of(*stages)]))  # its own names
             ledger = Ledger.open(folder, identity)
             if redo:
                 ledger.restart()

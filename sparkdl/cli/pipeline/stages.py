@@ -26,6 +26,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.model import TorchModel
+from sparkdl.ml.persistence.reader_writer import load_saved
 from sparkdl.ml.persistence.registry import Versions
 from sparkdl.ml.tracking.registration import Registration
 from sparkdl.ml.warm_start import WarmStart
@@ -62,8 +63,11 @@ class PipelineRun:
 
     @property
     def _version(self) -> str:
-        """The unique name of this run's version and unfinished scores."""
         return f"{self.name}-{self.ledger.configuration}-{self.ledger.run}"
+
+    def _model(self, version: str) -> PipelineModel:
+        model: PipelineModel = load_saved(self.versions.model(version), self.spark)
+        return model
 
     def finish(self, keep: int) -> dict[str, Any]:
         """Do the unfinished stages and return the result.
@@ -149,7 +153,7 @@ class PipelineRun:
         try:
             warm: list[Any] = placed
             if start is not None:
-                warm = _warmed(placed, PipelineModel.load(self.versions.model(start)))
+                warm = _warmed(placed, self._model(start))
             with reading_rows():
                 model = Pipeline(stages=warm).fit(self.spark.read.parquet(path))
             model.write().overwrite().save(self.versions.model(self._version))
@@ -163,7 +167,6 @@ class PipelineRun:
         return {"version": self._version}
 
     def _placed(self, stage: Params, name: str) -> Params:
-        """A copy of a stage with its own ``runDir``, from which a killed run resumes."""
         if not stage.hasParam("runDir"):
             return stage
         if stage.isDefined("runDir") and stage.getOrDefault("runDir") is not None:
@@ -175,8 +178,8 @@ class PipelineRun:
         """Compare a version with the one in use."""
         current = self.versions.current()
         beside = self.gate.compare and current not in (None, version)
-        new = PipelineModel.load(self.versions.model(version))
-        in_use = PipelineModel.load(self.versions.model(str(current))) if beside else None
+        new = self._model(version)
+        in_use = self._model(str(current)) if beside else None
         metrics = evaluate(self.gate.all_metrics(self.evaluator), new, in_use, self.spark.read.parquet(path))
         passed = all(metric["passed"] for metric in metrics.values())
         return {"version": version, "current": current, "metrics": metrics, "passed": passed}
@@ -195,7 +198,6 @@ class PipelineRun:
         return {**judged, "published": published}
 
     def _later(self, version: str | None) -> bool:
-        """Whether a version is of a later date than this run; without dates none is."""
         date = None if version is None else self.versions.about(version).get("date")
         return date is not None and self.name.day is not None and date > str(self.name.day)
 
@@ -204,7 +206,7 @@ class PipelineRun:
         current, score = self.versions.current(), self.score
         if current is None or score is None:
             return {"version": None}
-        model = PipelineModel.load(self.versions.model(current))
+        model = self._model(current)
         with reading_rows():
             rows = self.clean(self.name.fill(score.data).read(self.spark), labelled=False)
             predictions, columns = model.transform(rows), output_columns(model)
@@ -240,7 +242,6 @@ def _with(stage: Params, name: str, value: object) -> Params:
 
 
 def _warmed(stages: list[Params], earlier: PipelineModel) -> list[Params]:
-    """The stages; PyTorch stages start from the weights of an earlier model, if these fit."""
     warmed = [_warm(stage, model) for stage, model in zip_longest(stages, earlier.stages[: len(stages)])]
     if not any(isinstance(stage, DistributedEstimator) for stage in stages):
         warnings.warn("warm_start is ignored: no stage is a PyTorch estimator that trains a network.", stacklevel=2)

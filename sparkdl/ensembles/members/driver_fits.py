@@ -31,6 +31,7 @@ from sparkdl.ensembles.resampling.validation_rows import with_validation_column
 from sparkdl.errors import Stopped
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.nested_params import within
+from sparkdl.ml.persistence.reader_writer import modules_of
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.columns import ROW_ID, col
 from sparkdl.spark.error_messages import cancellation
@@ -68,7 +69,8 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Mod
     store, indices = plan.store, [member.index for member in members]
     fitted = dict[int, tuple[Model, float]]()
     if store is not None:
-        loaded = in_threads(rows.sparkSession, store.load, indices, plan.parallelism)
+        load = partial(store.load, modules=modules_of(*(member.estimator for member in members)))
+        loaded = in_threads(rows.sparkSession, load, indices, plan.parallelism)
         for index, outcome in zip(indices, loaded, strict=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -110,7 +112,6 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Mod
 def _fit_and_store(
     member: Member, rows: DataFrame, plan: Plan, cancelled: threading.Event
 ) -> tuple[Model, float, bool]:
-    """The model, the seconds of the fit, and whether the model is stored; ``cancelled`` is set if the user cancels."""
     if stop_requested() is not None:
         raise stopped("had not begun with this member")
     if cancelled.is_set():
@@ -154,7 +155,6 @@ def drawn(member: Member, rows: DataFrame) -> tuple[Estimator[Any], DataFrame]:
 
 
 def _repeated(frame: DataFrame, base: Params) -> DataFrame:
-    """Repeat rows by their number of copies; the first copy keeps the row's ids, the others get new ones."""
     ids = {part.getOrDefault("idCol") for part in within(base) if part.hasParam("idCol") and part.isDefined("idCol")}
     # posexplode() repeats the row for each array element.
     repeated = F.posexplode(F.array_repeat(F.lit(0), col(_COPIES))).alias(_PLACE, _NOTHING)

@@ -6,27 +6,27 @@
 Both are staged beside the directory and moved into place together. Object stores copy file by file instead; the digest
 reveals an incomplete copy.
 
-Loading unpickles nothing: an attacker with write access to the run's directory can replace weights but cannot run code
-on the driver. A model with pickled parts, such as a PyTorch module without a name or export, loads only if the
-session sets ``spark.sparkdl.trust``.
+Loading unpickles nothing and calls only modules that the ensemble's estimators name: an attacker with write access to
+the run's directory can replace weights but cannot run other code on the driver. A model with pickled parts, such as a
+PyTorch module without a name or export, loads only if the session sets ``spark.sparkdl.trust``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import uuid
-from typing import Any
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from pyarrow import fs
 from pyspark.ml import Model
-from pyspark.ml.util import DefaultParamsReader, MLWritable
+from pyspark.ml.util import MLWritable
 from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.ml.persistence.factory import Trust
+from sparkdl.ml.persistence.reader_writer import load_saved
 
 _MODEL = "model"
 _RECORD = "member.json"
@@ -53,24 +53,20 @@ def save_model(folder: str, name: str, model: Model, seconds: float) -> None:
         raise
 
 
-def load_model(directory: str) -> tuple[Model, float]:
-    """Load a model that ``save_model`` saved, and the seconds of its fit.
+def load_model(directory: str, modules: Sequence[str]) -> tuple[Model, float]:
+    """Load a model that ``save_model`` saved, and the seconds of its fit; ``modules`` are trusted.
 
     Raises:
         FileNotFoundError: there is no model.
-        InvalidInput: the model is damaged, is no pyspark.ml Model, or has pickled parts.
-        Exception: the reader fails.
+        InvalidInput: the model is damaged, is no pyspark.ml Model, names other modules, or has pickled parts.
     """
     inside, record = files.join(directory, _MODEL), json.loads(files.read(files.join(directory, _RECORD)))
     if record["digest"] != _digest(inside):
         raise InvalidInput("its files have changed.")
-    path = _as_spark_has_it(inside)
-    saved: str = DefaultParamsReader.loadMetadata(path, SparkSession.active())["class"]
-    module, _, name = saved.replace("org.apache.spark", "pyspark").rpartition(".")
-    kind: Any = getattr(importlib.import_module(module), name)
-    if not (isinstance(kind, type) and issubclass(kind, Model)):
-        raise InvalidInput(f"it is a {saved}; expected a pyspark.ml Model.")
-    return kind.load(path), float(record["seconds"])  # type: ignore[attr-defined]
+    model = load_saved(_as_spark_has_it(inside), SparkSession.active(), Trust(modules=tuple(modules)))
+    if not isinstance(model, Model):
+        raise InvalidInput(f"it is a {type(model).__name__}; expected a pyspark.ml Model.")
+    return model, float(record["seconds"])
 
 
 def _as_spark_has_it(uri: str) -> str:
@@ -88,16 +84,9 @@ def _as_spark_has_it(uri: str) -> str:
 
 
 def _digest(uri: str) -> str:
-    """SHA-256 of all files in a folder, by name.
-
-    Raises:
-        InvalidInput: a folder that Spark wrote has no data, because executors wrote elsewhere.
-    """
     folder = files.Folder.of(uri)
-    infos = folder.system.get_file_info(fs.FileSelector(folder.path, recursive=True, allow_not_found=True))
-    paths = [info.path for info in infos if info.type == fs.FileType.File]
     # Hadoop stores checksums in hidden files, which some copies lack.
-    names = sorted(path[len(folder.path) + 1 :] for path in paths if not path.rpartition("/")[2].startswith("."))
+    names = [name for name in folder.walk() if not name.rpartition("/")[2].startswith(".")]
     parents = [name.rpartition("/")[0] for name in names]
     for name, parent in zip(names, parents, strict=True):
         if name.endswith("_SUCCESS") and parents.count(parent) == 1:

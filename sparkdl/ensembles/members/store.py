@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -104,11 +104,14 @@ class MemberStore(SharedDirectory):
             )
         self.check("finished members")
 
-    def load(self, index: int) -> tuple[Model, float] | None:
-        """Model and seconds of a driver fit; None if they are missing, or, with a warning, if they are damaged."""
+    def load(self, index: int, modules: Sequence[str] = ()) -> tuple[Model, float] | None:
+        """Model and seconds of a driver fit; None if they are missing, or, with a warning, if they are damaged.
+
+        ``modules`` are those that the model may name, as in ``Saveable.load``.
+        """
         name = _name("model", index)
         try:
-            return load_model(join(self._models, name))
+            return load_model(join(self._models, name), modules)
         except FileNotFoundError:
             return None
         except Exception as error:  # Spark's own errors, and any error from a damaged file
@@ -156,7 +159,6 @@ def _name(kind: str, index: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """An error in one line; the second line of a JVM error has its cause."""
     return " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:2]])
 
 

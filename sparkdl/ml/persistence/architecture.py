@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.pickling import as_pickle, unpickled
+from sparkdl.io.pickling import ship, unpickled
 from sparkdl.io.weights import pack, read_state
 from sparkdl.ml.persistence.export import Program
 from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types
@@ -42,7 +42,7 @@ def save_architecture(
         return {_PROGRAM: program()}, {"architecture": "program"}
     except InvalidInput as error:
         reason = error.message
-    pickled = {_PICKLE: as_pickle(factory, "the model"), _WEIGHTS: weights or pack(module())}
+    pickled = {_PICKLE: ship(factory, "pickled, and so not saved"), _WEIGHTS: weights or pack(module())}
     warnings.warn(
         f"the model's architecture is saved as a pickle, which loads only with trust=True: {reason} To save it by "
         "name, use a factory that can be imported.",
@@ -55,11 +55,11 @@ def load_architecture(saved: SavedFolder) -> tuple[Any, bytes]:
     """Load the factory and the weights of a saved model.
 
     Raises:
-        InvalidInput: a file is damaged, the factory cannot be imported, or loading needs trust.
+        InvalidInput: a file is damaged, the factory is not trusted or cannot be imported, or loading needs trust.
     """
     architecture, path = saved.fields["architecture"], saved.path
     if architecture == "program":
-        program = Program(saved.file(_PROGRAM), saved.trusted)
+        program = Program(saved.file(_PROGRAM), saved.trust.pickles)
         try:
             program()
         except InvalidInput as error:
@@ -72,7 +72,7 @@ def load_architecture(saved: SavedFolder) -> tuple[Any, bytes]:
     except InvalidInput as error:
         raise InvalidInput(f"{path} is damaged: {error.message}") from error
     if architecture == "factory":
-        factory = allowed_types("model").resolve(saved.fields["factory"])
+        factory = allowed_types("model").resolve(saved.fields["factory"], saved.trust)
         if not callable(factory):
             raise TypeError(f"the factory is {factory!r}")
         return factory, weights

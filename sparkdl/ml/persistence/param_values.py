@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.persistence.factory import callable_by_name, imported, path_of
+from sparkdl.ml.persistence.factory import NO_TRUST, Trust, is_frozen, path_of
 
 _LARGEST = 4096  # the largest size of a tensor that is saved as JSON, such as class weights
 
@@ -45,7 +45,7 @@ class AllowedTypes:
         """
         try:
             description = self._describe(value)
-            again = self.resolve(json.loads(json.dumps(description)))
+            again = self.resolve(json.loads(json.dumps(description)), Trust(pickles=True))
         except Exception as error:  # a constructor may raise anything; then the value is pickled
             raise NotDescribable(str(error)) from error
         if not same(value, again):
@@ -66,7 +66,7 @@ class AllowedTypes:
             return {"partial": path_of(value.func), "args": args, "kwargs": self._described(value.keywords)}
         if isinstance(value, (type, FunctionType)):
             return {"name": path_of(value)}
-        if _is_frozen(type(value)):
+        if is_frozen(type(value)):
             kwargs = {part.name: getattr(value, part.name) for part in fields(value) if part.init}
         elif self.instances and isinstance(value, self.classes):
             kwargs = _constructed_with(value)
@@ -77,48 +77,36 @@ class AllowedTypes:
     def _described(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._describe(value) for name, value in values.items()}
 
-    def resolve(self, description: Any) -> Any:
+    def resolve(self, description: Any, trust: Trust = NO_TRUST) -> Any:
         """Make the value of a description again.
 
         Raises:
-            InvalidInput: a name cannot be imported or may not be called, or the description is damaged.
+            InvalidInput: a name is not trusted or cannot be imported, or the description is damaged.
         """
+        again = partial(self.resolve, trust=trust)
         match description:
             case {"value": value}:
                 return value
             case {"list": list(items)}:
-                return list(map(self.resolve, items))
+                return list(map(again, items))
             case {"tuple": list(items)}:
-                return tuple(map(self.resolve, items))
+                return tuple(map(again, items))
             case {"dict": dict(items)}:
-                return self._resolved(items)
+                return {name: again(item) for name, item in items.items()}
             case {"tensor": numbers, "dtype": str(name)} if isinstance(getattr(torch, name, None), torch.dtype):
                 return torch.tensor(numbers, dtype=getattr(torch, name))
             case {"name": str(name)}:
-                return self._named(name)
+                return trust.imported(name, self.classes)
             case {"partial": str(name), "args": list(args), "kwargs": dict(kwargs)}:
-                return partial(self._named(name), *map(self.resolve, args), **self._resolved(kwargs))
+                return partial(trust.imported(name, self.classes), *map(again, args), **again({"dict": kwargs}))
             case {"make": str(name), "kwargs": dict(kwargs)}:
-                kind = self._named(name)
-                if not isinstance(kind, type) or not (self.instances or _is_frozen(kind)):
+                kind = trust.imported(name, self.classes)
+                if not isinstance(kind, type) or not (self.instances or is_frozen(kind)):
                     raise InvalidInput(
                         f"a saved value is an instance of {name}; expected a frozen dataclass, or a type of the Param."
                     )
-                return kind(**self._resolved(kwargs))
+                return kind(**again({"dict": kwargs}))
         raise InvalidInput(f"a saved value is damaged: {str(description)[:100]!r}.")
-
-    def _resolved(self, descriptions: dict[str, Any]) -> dict[str, Any]:
-        return {name: self.resolve(description) for name, description in descriptions.items()}
-
-    def _named(self, path: str) -> Any:
-        value, name = imported(path), path.replace(":", ".")
-        if not (callable_by_name(value, self.classes) or _is_frozen(value)):
-            raise InvalidInput(
-                f"a saved value names {name}, which is {value!r}; expected a function of a module that is neither "
-                "Python's own nor torch's, a frozen dataclass"
-                f"{''.join(f', or a subclass of {kind.__name__}' for kind in self.classes)}."
-            )
-        return value
 
 
 _ALLOWED: dict[str, AllowedTypes] = {
@@ -170,14 +158,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _constructed_with(value: Any) -> dict[str, Any]:
-    """The constructor's arguments that differ from their defaults, from attributes of the same names."""
     parameters = inspect.signature(type(value)).parameters.values()
     named = [part for part in parameters if part.kind in (part.POSITIONAL_OR_KEYWORD, part.KEYWORD_ONLY)]
     values = {part.name: getattr(value, part.name, part.default) for part in named}
     return {part.name: values[part.name] for part in named if values[part.name] is not part.default}
-
-
-def _is_frozen(kind: object) -> bool:
-    """Whether it is a frozen dataclass outside the standard library."""
-    settings: Any = vars(kind).get("__dataclass_params__") if isinstance(kind, type) else None
-    return bool(settings and settings.frozen) and kind.__module__.partition(".")[0] not in sys.stdlib_module_names

@@ -11,9 +11,12 @@ One writer and one reader serve every class: a ``Saveable`` declares its fields,
 from __future__ import annotations
 
 import json
+import os
+import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pyspark.ml import Pipeline, PipelineModel
@@ -24,8 +27,9 @@ from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.io.pickling import as_pickle
-from sparkdl.ml.persistence.factory import find
+from sparkdl.io.pickling import ship, unpickled
+from sparkdl.ml.persistence.factory import MODULES, NO_TRUST, Trust
+from sparkdl.ml.persistence.nested_params import within
 from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types, is_plain
 from sparkdl.ml.persistence.saved_folder import FORMAT, OBJECTS, TRUST, SavedFolder, fields_of
 from sparkdl.spark.jvm import qualify
@@ -39,6 +43,14 @@ class Saveable(Params, MLReadable[Any], MLWritable):
     """
 
     saved_fields: ClassVar[tuple[str, ...]] = ()
+
+    def __copy__(self) -> Any:
+        """Copy without a pickle."""
+        return _revived(type(self), super().__reduce_ex__(2)[2])
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Pickle functions and classes of a notebook or of a function by value; raises ``InvalidInput`` as ``ship``."""
+        return _revived, (type(self), ship(super().__reduce_ex__(2)[2], "pickled"))
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
         """The files beside the metadata, and the JSON values in it."""
@@ -71,62 +83,109 @@ class Saveable(Params, MLReadable[Any], MLWritable):
         return Reader(cls)
 
     @classmethod
-    def load(cls, path: str, trust: bool = False) -> Any:
+    def load(cls, path: files.StrPath, trust: bool = False, modules: Sequence[str] = ()) -> Any:
         """Load a saved instance of this class.
 
         Args:
             path: a path or URI.
-            trust: also load pickled parts, which runs the code inside them.
+            trust: also load pickled parts, which runs the code inside them, and import any name.
+            modules: names of your modules, such as ``["my_nets"]``, whose functions and classes are called with the
+                saved arguments; a factory that is a class of an imported module of your program needs none.
 
         Raises:
             InvalidInput: the path holds no instance of this class, or one that is damaged, has another format, names a
-                factory that cannot be imported, or, without ``trust``, has pickled parts.
+                factory that is not trusted or cannot be imported, or, without ``trust``, has pickled parts.
         """
-        return cls.read().trust(trust).load(path)
+        return cls.read().trust(trust, modules).load(path)
+
+
+def _revived(kind: Any, state: Any) -> Any:
+    made = kind.__new__(kind)
+    made.__dict__.update(unpickled(state, "the pickle") if isinstance(state, bytes) else state)
+    return made
 
 
 @dataclass(frozen=True)
 class Saved(SavedFolder):
-    """One saved instance, as its class reads it with Spark; ``reader`` loads its parts with the same trust."""
+    """One saved instance, as its class reads it with Spark."""
 
-    reader: Reader
+    session: SparkSession
 
     def part(self, name: str) -> Any:
-        """Load the part in the folder ``name`` with its own reader and with this reader's trust.
+        """Load the part in the folder ``name`` with its own reader and with the same trust.
 
         Raises:
-            InvalidInput: the part is missing or damaged, its class cannot be imported, or it is pickled without trust.
+            InvalidInput: the part is missing or damaged, its class is not trusted, or it is pickled without trust.
         """
-        path, session = f"{self.root}/{name}", self.reader.sparkSession
-        try:
-            metadata = DefaultParamsReader.loadMetadata(path, session)
-            # Spark's own classes have their names on the JVM.
-            module, _, class_name = metadata["class"].replace("org.apache.spark", "pyspark").rpartition(".")
-            kind = find(module, class_name)
-            if not isinstance(kind, type) or not issubclass(kind, Params):
-                raise TypeError(f"{metadata['class']} is {kind!r}; expected a class with Params")
-            if issubclass(kind, (Pipeline, PipelineModel)) and metadata["paramMap"].get("language") == "Python":
-                # pyspark.ml's own reader does not pass trust to the stages.
-                uids = metadata["paramMap"]["stageUids"]
-                path_of, pipeline = PipelineSharedReadWrite.getStagePath, replace(self, path=path, root=path)
-                stages = [pipeline.part(path_of(uid, at, len(uids), "stages")) for at, uid in enumerate(uids)]
-                return kind(stages=stages)._resetUid(metadata["uid"])
-            reader = kind.read().session(session)  # type: ignore[attr-defined]
-            return (reader.trust(self.reader.trusts) if isinstance(reader, Reader) else reader).load(path)
-        except InvalidInput:
-            raise
-        except Exception as error:  # Spark's errors, and those of other libraries' readers
-            reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-            raise InvalidInput(f"{self.path} is damaged: {name} cannot be loaded: {reason}") from error
+        return load_saved(f"{self.root}/{name}", self.session, self.trust, f"{self.path} is damaged: {name}")
 
     def numbered(self, folder: str, count: int) -> list[Any]:
         """The first ``count`` parts in ``folder``."""
         return [self.part(name) for name in numbered(folder, range(count))]
 
 
-def trusts(session: SparkSession) -> bool:
-    """Whether a session trusts pickled parts."""
-    return str(session.conf.get(TRUST, "false")).strip().lower() == "true"
+def load_saved(path: str, session: SparkSession, trust: Trust = NO_TRUST, what: str = "") -> Any:
+    """Load an instance of any class with a reader; pyspark.ml's own readers do not pass trust to stages and parts.
+
+    ``path`` has its filesystem; the session's settings add to ``trust``; ``what`` begins the message of an error.
+
+    Raises:
+        InvalidInput: it is missing or damaged, a class is not trusted, or it is pickled without trust.
+    """
+    try:
+        return _load(path, session, trust | session_trust(session))
+    except InvalidInput:
+        raise
+    except Exception as error:  # Spark's errors, and those of other libraries' readers
+        reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        raise InvalidInput(f"{what or path} cannot be loaded: {reason}") from error
+
+
+def _load(path: str, session: SparkSession, trust: Trust) -> Any:
+    metadata = DefaultParamsReader.loadMetadata(escaped(path), session)
+    kind = _class(metadata["class"], trust)
+    if issubclass(kind, (Pipeline, PipelineModel)) and metadata["paramMap"].get("language") == "Python":
+        uids, path_of = metadata["paramMap"]["stageUids"], PipelineSharedReadWrite.getStagePath
+        paths = [path_of(uid, at, len(uids), f"{path}/stages") for at, uid in enumerate(uids)]
+        stages = [_load(stage, session, trust) for stage in paths]
+        return kind(stages=stages)._resetUid(metadata["uid"])
+    reader = kind.read().session(session)
+    if isinstance(reader, Reader):
+        return reader.trust(trust.pickles, trust.modules).load(path)
+    folder = files.Folder.of(path)
+    for name in folder.walk():  # Spark's reader would import any class
+        if "/metadata/part-" in name and not trust.pickles:
+            _class(json.loads(folder.read(name))["class"], trust)
+    return reader.load(escaped(path))
+
+
+def _class(name: str, trust: Trust) -> Any:
+    """Import a class by its name in metadata; Spark's own classes have their names on the JVM."""
+    module, _, name = name.replace("org.apache.spark", "pyspark").rpartition(".")
+    return trust.imported(f"{module}:{name}", (MLReadable,), ("pyspark.ml", "sparkdl"))
+
+
+def modules_of(*roots: Params) -> list[str]:
+    """The modules of the classes and functions that estimators and their values name: a program trusts its own."""
+    modules: set[str] = set()
+    for params in (inner for root in roots for inner in within(root)):
+        modules.add(type(params).__module__.partition(".")[0])
+        for param, value in params._paramMap.items():
+            with suppress(NotDescribable):
+                described = {} if is_plain(value) else allowed_types(param.name).describe(value)
+                modules |= {*re.findall(r'"(?:name|partial|make)": "([\w.]+):', json.dumps(described))}
+    return sorted(name for name in modules if name.partition(".")[0] not in ("pyspark", "sparkdl"))
+
+
+def session_trust(session: SparkSession) -> Trust:
+    """What the settings of a session trust."""
+    pickles, modules = str(session.conf.get(TRUST, "")), str(session.conf.get(MODULES, "")).split(",")
+    return Trust.of(pickles.strip().lower() == "true", [*filter(None, map(str.strip, modules))])
+
+
+def escaped(path: str) -> str:
+    """A path for Spark's readers, which take a path for a pattern."""
+    return re.sub(r"([\\\[\]{}*?,])", r"\\\1", path)
 
 
 def numbered(folder: str, values: Sequence[Any]) -> dict[str, Any]:
@@ -141,12 +200,13 @@ class Writer(MLWriter):
         super().__init__()
         self._instance = instance
 
-    def save(self, path: str) -> None:
+    def save(self, path: files.StrPath) -> None:
         """Save the instance.
 
         Raises:
             InvalidInput: the path exists and may not be overwritten, or a part cannot be pickled.
         """
+        path = os.fspath(path)
         root = qualify(self.sparkSession, path)
         if not self.shouldOverwrite and files.exists(root):
             raise InvalidInput(f"{path} exists; use write().overwrite().save(path) to replace it.")
@@ -189,7 +249,7 @@ class Writer(MLWriter):
                 except NotDescribable:
                     pickled[name] = value
         if pickled:
-            written[OBJECTS] = as_pickle(pickled, ", ".join(pickled))
+            written[OBJECTS] = ship(pickled, "pickled, and so not saved")
         fields = {"format": FORMAT, **fields, "objects": named, "pickled": sorted(pickled)}
         for name, data in written.items():
             files.write(f"{root}/{name}", data)
@@ -201,18 +261,21 @@ class Reader(MLReader[Any]):
 
     def __init__(self, kind: type[Saveable]) -> None:
         super().__init__()
-        self._kind, self.trusts = kind, False
+        self._kind, self._trust = kind, NO_TRUST
 
-    def trust(self, value: bool = True) -> Reader:
-        """Load pickled parts too, which runs the code inside them; the session's conf may also allow it."""
-        self.trusts = value
+    def trust(self, value: bool = True, modules: Sequence[str] = ()) -> Reader:
+        """Load pickled parts too, and trust ``modules``, as in ``Saveable.load``; the session's conf may also do so."""
+        self._trust = Trust.of(value, modules)
         return self
 
-    def load(self, path: str) -> Any:
+    def load(self, path: files.StrPath) -> Any:
         """Load the instance; raises as ``Saveable.load`` does."""
+        path = os.fspath(path)
+        if not files.exists(qualify(self.sparkSession, path)):
+            path = re.sub(r"\\(.)", r"\1", path)  # Spark's readers pass on the pattern that they get
         metadata, fields = self._metadata(path)
-        trusted = self.trusts or trusts(self.sparkSession)
-        saved = Saved(path, qualify(self.sparkSession, path), fields, trusted, self)
+        trust = self._trust | session_trust(self.sparkSession)
+        saved = Saved(path, qualify(self.sparkSession, path), fields, trust, self.sparkSession)
         try:
             instance: Any = self._kind.restored(saved)
             instance._resetUid(metadata["uid"])
@@ -224,7 +287,7 @@ class Reader(MLReader[Any]):
 
     def _metadata(self, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         try:
-            metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(path, self.sparkSession)
+            metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(escaped(path), self.sparkSession)
         except Exception as error:  # Spark's errors for a missing path, and those of damaged JSON
             reason = str(error).strip().partition("\n")[0]
             raise InvalidInput(f"{path} cannot be loaded as a {self._kind.__name__}: {reason}") from error

@@ -12,6 +12,7 @@ from typing import Any
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickling import unpickled
+from sparkdl.ml.persistence.factory import Trust
 from sparkdl.ml.persistence.param_values import allowed_types
 
 TRUST = "spark.sparkdl.trust"
@@ -29,13 +30,13 @@ class SavedFolder:
         path: as the user gave it, without credentials, for messages.
         root: the path or URI that ``sparkdl.io.files`` reads.
         fields: the JSON values that its class declared.
-        trusted: whether pickled parts may be loaded.
+        trust: what the user trusts in it.
     """
 
     path: str
     root: str
     fields: dict[str, Any]
-    trusted: bool
+    trust: Trust
 
     def file(self, name: str) -> bytes:
         """The bytes of the file ``name`` beside the metadata."""
@@ -48,9 +49,10 @@ class SavedFolder:
         """The values of the Params that are no JSON, by name.
 
         Raises:
-            InvalidInput: a name cannot be imported, or a value is pickled and pickles are not trusted.
+            InvalidInput: a name is not trusted or cannot be imported, or a value is pickled and not trusted.
         """
-        values = {name: allowed_types(name).resolve(value) for name, value in self.fields["objects"].items()}
+        objects = self.fields["objects"]
+        values = {name: allowed_types(name).resolve(value, self.trust) for name, value in objects.items()}
         if self.fields["pickled"]:
             self.refuse_pickled(self.fields["pickled"])
             values |= unpickled(self.file(OBJECTS), f"{self.path}/{OBJECTS}")
@@ -58,7 +60,7 @@ class SavedFolder:
 
     def refuse_pickled(self, names: list[str]) -> None:
         """Raise ``InvalidInput`` for pickled parts unless they are trusted."""
-        if not self.trusted:
+        if not self.trust.pickles:
             raise InvalidInput(
                 f"{self.path} has pickled parts, whose code runs when they are loaded: {names}. If you know who saved "
                 f"it, load it with trust=True, or set the session's {TRUST} to true."

@@ -22,7 +22,7 @@ from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.features import reader
 from sparkdl.ml.inference.loading import load_predictor
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import trusts
+from sparkdl.ml.persistence.reader_writer import load_saved, session_trust
 from sparkdl.ml.tracking.mlflow_model import ServedModel, columns_schema
 from sparkdl.spark.columns import check_frame, col
 from sparkdl.spark.jvm import qualify
@@ -119,12 +119,13 @@ def verify(path: str, rows: DataFrame) -> Verified:
     """
     check_frame(rows, bounded=True)
     spark = rows.sparkSession
-    served = load_predictor(qualify(spark, path), trust=trusts(spark))
+    root, trust = qualify(spark, path), session_trust(spark)
+    served = load_predictor(root, trust=trust.pickles, modules=trust.modules)
     if missing := [name for name in served.inputs if name not in rows.columns]:
         raise InvalidInput(f"the pipeline reads {listed(missing)}; the rows have {listed(rows.columns)}.")
     inputs = [_described(name, rows.schema[name].dataType) for name in served.inputs]
     wanted = [*served.inputs, *served.outputs]
-    collected = PipelineModel.load(path).transform(rows.limit(_ROWS)).select(*map(col, wanted)).collect()
+    collected = load_saved(root, spark).transform(rows.limit(_ROWS)).select(*map(col, wanted)).collect()
     if not collected:
         raise InvalidInput("there is no row to compare predictions on; expected at least one.")
     values = dict(zip(wanted, map(list, zip(*collected, strict=True)), strict=True))

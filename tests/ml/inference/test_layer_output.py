@@ -36,7 +36,8 @@ def test_embeddings_are_those_of_the_module(spark, tmp_path):
     np.testing.assert_allclose(there, wanted, rtol=1e-6)
     np.testing.assert_array_equal(np.stack(model.predict(X)["embedding"]), there)
     model.save(str(tmp_path / "model"))
-    np.testing.assert_array_equal(np.stack(load_predictor(str(tmp_path / "model")).predict(X)["embedding"]), there)
+    loaded = load_predictor(tmp_path / "model", modules=[__name__])
+    np.testing.assert_array_equal(np.stack(loaded.predict(X)["embedding"]), there)
     assert TorchModel.load(str(tmp_path / "model")).getPredictionCol() == "embedding"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -206,7 +207,7 @@ import numpy as np
 
 import sparkdl
 
-predictor = sparkdl.load_predictor(sys.argv[1])
+predictor = sparkdl.load_predictor(sys.argv[1], modules=["tests.ml"])
 x = np.load(sys.argv[2])
 np.save(sys.argv[3], np.stack(list(predictor.predict(x)["probability"])))
 print(predictor.inputs, predictor.outputs)
@@ -236,8 +237,28 @@ def test_only_models_and_pipelines_have_a_predictor(tmp_path):
         load_predictor(str(tmp_path / "missing"))
 
 
+def test_forged_folders_call_nothing(tmp_path, monkeypatch):
+    """Whoever writes the folder chooses names and arguments; installed modules such as IPython's run commands."""
+    (tmp_path / "pexpect.py").write_text(f"def run(path):\n    open(path, 'w')\n\nrun({str(tmp_path / 'pwned')!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    write_folder(made(nets.Line, "regressor"), str(tmp_path / "model"))
+    part = tmp_path / "model/metadata/part-00000"
+    metadata = json.loads(part.read_text())
+    for name in ("pexpect:run", "tests.ml.nets:mlp", "tests.ml.nets:torch.load"):
+        forged = {"partial": name, "args": [{"value": str(tmp_path / "pwned")}], "kwargs": {}}
+        metadata["sparkdl"]["factory"] = forged
+        part.write_text(json.dumps(metadata))
+        with pytest.raises(InvalidInput, match="a saved value names"):
+            load_predictor(tmp_path / "model")
+    assert not (tmp_path / "pwned").exists()
+    write_folder(made(), str(tmp_path / "function"))
+    with pytest.raises(InvalidInput, match=r"load_predictor\(path, modules=\['tests.ml.nets'\]\)"):
+        load_predictor(tmp_path / "function")
+    assert len(load_predictor(tmp_path / "function", modules=["tests.ml.nets"]).predict(X)) == len(X)
+
+
 def test_pickled_folders_need_trust(tmp_path):
-    model = made(collate=lambda inputs, target: (tuple(2 * values for values in inputs), target))
+    model = made(nets.Line, "regressor", collate=lambda inputs, target: ((2 * inputs[0],), target))
     write_folder(model, str(tmp_path / "model"))
     with pytest.raises(InvalidInput, match="has pickled parts"):
         load_predictor(str(tmp_path / "model"))
