@@ -195,7 +195,7 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
             disagreement=disagreement,
         )
         factory = VmapFactory(tuple((scorer.factory, scorer.weights) for scorer in scorers), combining, first.precision)
-        return Scorer(factory, b"", outputs, first.precision, first.columns, first.collate)
+        return Scorer(factory, b"", outputs, first.precision, first.columns, first.collate, signature=first.signature)
 
     def _shipment(self, scorer: Scorer) -> ModelBroadcast:
         assert isinstance(scorer.factory, VmapFactory)

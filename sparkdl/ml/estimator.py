@@ -101,6 +101,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             values["class_weights"] = fit.class_weights
         report = watch.report(fitted.history, with_startup(values) if fit.algorithm is None else values)
         model = self.make_model(replace(fitted, report=report), fit.training.objective.model)
+        model.columnTypes = dict(dataset.dtypes)
         watch.finish(model)
         return model
 

@@ -62,6 +62,8 @@ class TorchModel(OutputParams, Saveable, Model):
     Attributes:
         history: list of dicts, a row per epoch: ``epoch, step, samples, loss``, ``valid_*``, ``seconds``,
             ``rows_per_second``.
+        columnTypes: dict of the Spark types of the training's columns by name, such as ``{"age": "int"}``, to which
+            ``load_predictor`` converts the inputs of a pipeline with this model; the same as ``dict(rows.dtypes)``.
         report: dict of ``seconds, train_seconds, rows, rows_per_second, bytes, restarts, skew`` and more.
     """
 
@@ -82,6 +84,7 @@ class TorchModel(OutputParams, Saveable, Model):
         self._trained = TrainedModule(factory, weights, kind, precision, output, probabilities, signature)
         self._shipment = ModelBroadcast()
         self._loaded: CachedModel | None = None
+        self.columnTypes: dict[str, str] = {}
         self.history, self.report = history or [], Report.of(report, history)
 
     @property
@@ -150,7 +153,8 @@ class TorchModel(OutputParams, Saveable, Model):
 
         Args:
             data: a pandas DataFrame or a pyarrow Table with a column for each input, of numbers, lists or arrays; a
-                mapping of arrays by input names, rows first; or an array ``[rows, ...]`` if there is one input.
+                mapping of arrays by input names; a list of mappings, one for each row; or an array ``[rows, ...]`` of
+                the only input.
 
         Returns:
             A pyarrow Table for a Table; else a pandas DataFrame, in which vectors and arrays are numpy arrays.
@@ -176,13 +180,16 @@ class TorchModel(OutputParams, Saveable, Model):
         """The files of the architecture, and the JSON fields of the constructor."""
         trained, program = self._trained, partial(self._trained.program, self.getColumnSpecs())
         written, fields = save_architecture(trained.factory, trained.weights, self.module, program)
-        return written, fields | trained.fields() | {"history": self.history, "report": self.report}
+        own = {name: getattr(self, name) for name in ("history", "report", "columnTypes")}
+        return written, fields | trained.fields() | own
 
     @classmethod
     def restored(cls, saved: Saved) -> TorchModel:
         """The model without its Params."""
         fields = {name: saved.fields[name] for name in ("history", "report")}
-        return cls(**vars(TrainedModule.load(saved)), **fields)
+        model = cls(**vars(TrainedModule.load(saved)), **fields)
+        model.columnTypes = saved.fields.get("columnTypes", {})
+        return model
 
     def withOutputs(self, layer: str) -> TorchModel:
         """The model of the same weights that predicts the output of a layer, such as an embedding.
@@ -199,6 +206,7 @@ class TorchModel(OutputParams, Saveable, Model):
         made = TorchModel(**vars(self._trained.layer(layer)), history=self.history, report=self.report)
         self._copyValues(made)
         made.clear(made.thresholds)
+        made.columnTypes = self.columnTypes
         return made
 
     def exportProgram(self, path: files.StrPath) -> None:

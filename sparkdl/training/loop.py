@@ -24,7 +24,7 @@ from sparkdl.telemetry.emit import span
 from sparkdl.training.dataloader import Rows
 from sparkdl.training.layouts.arithmetic import tf32
 from sparkdl.training.monitor import TrainingMonitor
-from sparkdl.training.rng import random_state, set_random_state
+from sparkdl.training.rng import kept_random_state
 from sparkdl.training.spec import Trained, TrainingSpec
 from sparkdl.training.trainer_state import TrainerState
 
@@ -78,12 +78,9 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
 
 @contextmanager
 def _seeded(seed: int, world: World) -> Iterator[None]:
-    before = random_state(world.device)
-    rank_seed = generator(seed, world.rank).initial_seed()
-    torch.manual_seed(rank_seed)
-    random.seed(rank_seed)
-    np.random.seed(rank_seed % (1 << 32))
-    try:
+    with kept_random_state(world.device):
+        rank_seed = generator(seed, world.rank).initial_seed()
+        torch.manual_seed(rank_seed)
+        random.seed(rank_seed)
+        np.random.seed(rank_seed % (1 << 32))
         yield
-    finally:
-        set_random_state(before, world.device)

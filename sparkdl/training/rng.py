@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+
+from sparkdl.io.serialization import pack_state
 
 
 def random_state(device: torch.device | None = None) -> dict[str, Any]:
@@ -33,6 +37,16 @@ def set_random_state(state: dict[str, Any], device: torch.device | None = None) 
     gpu = _gpu(device)
     if gpu is not None and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], gpu)
+
+
+@contextmanager
+def kept_random_state(device: torch.device | None = None) -> Iterator[Callable[[], bool]]:
+    """Restore the state of ``random_state`` at the end, also after an error; yields whether it has changed so far."""
+    state = random_state(device)
+    try:
+        yield lambda: pack_state(random_state(device)) != pack_state(state)
+    finally:
+        set_random_state(state, device)
 
 
 def _gpu(device: torch.device | None) -> torch.device | None:

@@ -65,7 +65,7 @@ def try_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple
         if kind == "classifier" and output.dim() > 2:
             _check_labels(output, batch.target)
     shape = list(output.shape[1:]) if isinstance(output, Tensor) else None
-    return output, {"inputs": _row_shapes(batch.inputs), "output": shape}
+    return output, {"inputs": row_shapes(batch.inputs), "output": shape}
 
 
 def try_evaluation(output: Any, batch: Batch, objective: Objective, device: torch.device) -> None:
@@ -110,7 +110,8 @@ def _check_labels(output: Tensor, target: Tensor | None) -> None:
     )
 
 
-def _row_shapes(columns: Sequence[Input]) -> list[tuple[list[int], str]] | None:
+def row_shapes(columns: Sequence[Input]) -> list[tuple[list[int], str]] | None:
+    """The shape and the dtype's name of one row of each input; None if a shape varies."""
     if not all(isinstance(column, Tensor) for column in columns):
         return None
     return [(list(value.shape[1:]), str(value.dtype).removeprefix("torch.")) for value in arguments(columns)]

@@ -210,9 +210,10 @@ def pipeline(execute, folder, spark):
     versions.complete("2026-11-22", {"date": "2026-11-22"})
     versions.publish("2026-11-22")
     torch_model = TorchModel(factory=partial(nn.Linear, 8, 2), weights=pack(nn.Linear(8, 2)), kind="classifier")
+    rows = spark.createDataFrame([(39.0, "Private"), (52.0, None)], "age double, workclass string")
+    torch_model.columnTypes = dict(rows.dtypes)
     hasher = FeatureHasher(inputCols=["age", "workclass"], outputCol="features", numFeatures=8)
     PipelineModel(stages=[hasher, torch_model]).save(f"{folder}/models/adult_pipeline")
-    rows = spark.createDataFrame([(39.0, "Private"), (52.0, None)], "age double, workclass string")
     with mlflow_store(folder):
         names = execute({"spark": spark, "rows": rows})
     assert names["name"] == "2026-11-22"

@@ -67,6 +67,7 @@ def test_pipeline_and_its_saved_model(data, tmp_path):
     fitted.save(str(tmp_path / "pipeline"))
     loaded = PipelineModel.load(str(tmp_path / "pipeline")).stages[1]
     assert loaded.uid == model.uid
+    assert loaded.columnTypes == dict(renamed.dtypes) | {"all.features": "vector"}
     assert same(state(loaded), state(model))
 
 

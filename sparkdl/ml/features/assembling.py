@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.features.column import Array, Column
 from sparkdl.ml.features.saved_stage import SavedStage
-from sparkdl.ml.features.stage import Columns, FeatureStage, places
+from sparkdl.ml.features.stage import Columns, FeatureStage
 
 
 @dataclass(frozen=True)
@@ -19,17 +20,16 @@ class VectorAssembler(FeatureStage):
     keep: bool = False
 
     @classmethod
-    def of(cls, saved: SavedStage) -> VectorAssembler:
-        """Read the stage."""
-        return cls(saved.uid, *places(saved.params), keep=saved.params["handleInvalid"] == "keep")
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
+        return {"keep": saved.params["handleInvalid"] == "keep"}
 
     def added(self, columns: Columns) -> dict[str, Column]:
         """The vector; raises ``InvalidInput`` for nulls and NaN unless they are kept."""
         pieces = [self._piece(name, columns[name]) for name in self.inputs]
-        return {self.outputs[0]: Column.full(np.concatenate(pieces, axis=1))}
+        return {self.outputs[0]: Column.full(np.concatenate(pieces, axis=1) + 0.0)}  # Spark omits -0.0 as a zero
 
     def _piece(self, name: str, column: Column) -> Array:
-        number = column.values.ndim == 1 and column.values.dtype != object
+        number = column.is_number
         values = self.numbers(name, column)[:, None] if number else self.vectors(name, column)
         # As in Spark, NaN inside a vector is no error.
         invalid = np.isnan(values[:, 0]) if number else column.null

@@ -1,13 +1,15 @@
-"""Columns as numpy arrays: numbers, strings, or vectors, and which rows are null."""
+"""Columns as numpy arrays: numbers, decimals, strings, or vectors, and which rows are null."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
 from sparkdl.errors import InvalidInput
 
@@ -20,7 +22,7 @@ class Column:
     """One column.
 
     Attributes:
-        values: ``[rows]`` of numbers, booleans, strings or arrays; vectors are float64 ``[rows, width]``.
+        values: ``[rows]`` of numbers, booleans, ``Decimal``, strings or arrays; vectors are float64 ``[rows, width]``.
         null: bool ``[rows]``; the values of these rows have no meaning.
     """
 
@@ -33,27 +35,19 @@ class Column:
         return Column(values, np.zeros(len(values), dtype=bool))
 
     @staticmethod
-    def of(values: Any, name: str) -> Column:
-        """Read a pandas Series or a sequence; missing values are nulls, and NaN is one, as pandas has no other.
+    def of(array: pa.Array) -> Column:
+        """Read an Arrow array."""
+        null = array.is_null().to_numpy(zero_copy_only=False)
+        array = array.cast(pa.float64()) if pa.types.is_null(array.type) else array
+        if pa.types.is_primitive(array.type) or pa.types.is_decimal(array.type):
+            array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
+        return Column(array.to_numpy(zero_copy_only=False), null)
 
-        Raises:
-            InvalidInput: the values have several types.
-        """
-        series = values if isinstance(values, pd.Series) else pd.Series(list(values))
-        null = series.isna().to_numpy(dtype=bool)
-        kind = pd.api.types.infer_dtype(series, skipna=True)
-        numbers = {"boolean": np.bool_, "integer": np.int64, "floating": np.float64, "mixed-integer-float": np.float64}
-        if isinstance(series.dtype, np.dtype) and series.dtype != object:
-            return Column(series.to_numpy(), null)
-        if kind in numbers:
-            own = getattr(series.dtype, "numpy_dtype", None)  # of a nullable type, such as Int32
-            blank = False if kind == "boolean" else 0
-            return Column(series.where(~null, blank).to_numpy(dtype=own or numbers[kind]), null)
-        if kind == "empty":  # only nulls
-            return Column(np.full(len(series), np.nan), null)
-        if kind == "mixed-integer":
-            raise InvalidInput(f"column {name!r} has numbers and other values; expected one type.")
-        return Column(series.to_numpy(dtype=object), null)
+    @property
+    def is_number(self) -> bool:
+        """Whether it holds numbers or booleans."""
+        decimals = any(isinstance(value, Decimal) for value in self.values[:1])
+        return self.values.ndim == 1 and (decimals or self.values.dtype.kind in "biuf")
 
     def numbers(self) -> Array:
         """The values as float64 ``[rows]``; NaN where null.
@@ -61,7 +55,7 @@ class Column:
         Raises:
             InvalidInput: the values are no numbers.
         """
-        if self.values.ndim > 1 or self.values.dtype.kind not in "biuf":
+        if not self.is_number:
             raise InvalidInput(f"it holds {self.kind}; expected numbers.")
         return np.where(self.null, np.nan, self.values.astype(np.float64))
 
@@ -73,14 +67,12 @@ class Column:
         """
         if self.values.ndim == 2:
             return self.values.astype(np.float64, copy=False)
-        present = self.values[~self.null]
         try:
-            stacked = np.stack([np.asarray(value, dtype=np.float64) for value in present])
+            stacked = np.stack([np.asarray(value, dtype=np.float64) for value in self.values[~self.null]])
+            _, width = stacked.shape
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"it holds {self.kind}; expected arrays of numbers of one length.") from error
-        if stacked.ndim != 2:
-            raise InvalidInput(f"it holds {self.kind}; expected arrays of numbers of one length.")
-        result = np.zeros((len(self.values), stacked.shape[1]))
+        result = np.zeros((len(self.values), width))
         result[~self.null] = stacked
         return result
 
@@ -91,14 +83,12 @@ class Column:
             InvalidInput: the values are neither strings nor numbers nor booleans.
         """
         present = self.values[~self.null]
-        if self.values.ndim == 1 and self.values.dtype == object:
-            plain = all(isinstance(value, str) for value in present)
-        else:
-            plain = self.values.ndim == 1 and self.values.dtype.kind in "biuf"
-        if not plain:
+        if not self.is_number and not all(isinstance(value, str) for value in present):
             raise InvalidInput(f"it holds {self.kind}; expected strings or numbers.")
-        codes, distinct = pd.factorize(present, use_na_sentinel=False)
-        return distinct, codes
+        # By their bits, for 0.0 and -0.0 differ as texts.
+        bits = present.view(f"i{present.dtype.itemsize}") if present.dtype.kind == "f" else present
+        codes, distinct = pd.factorize(bits, use_na_sentinel=False)
+        return distinct.view(present.dtype), codes
 
     @property
     def kind(self) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.features.column import Array, Column, shown
+from sparkdl.ml.features.column import Column, shown
 from sparkdl.ml.features.java_text import texts
 from sparkdl.ml.features.saved_stage import SavedStage
-from sparkdl.ml.features.stage import FeatureStage, Kind, places
+from sparkdl.ml.features.stage import FeatureStage, Kind
 
 _KEEP = "train with handleInvalid='keep'"
 
@@ -26,15 +26,9 @@ class StringIndexerModel(FeatureStage):
     keep: bool = False
 
     @classmethod
-    def of(cls, saved: SavedStage) -> StringIndexerModel:
-        """Read the stage."""
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
         labels = tuple(map(tuple, saved.data["labelsArray"]))
-        return cls(saved.uid, *places(saved.params), labels=labels, keep=saved.params["handleInvalid"] == "keep")
-
-    @property
-    def named(self) -> tuple[tuple[str, ...], ...]:
-        """The labels of each column's indices, in Spark's names."""
-        return tuple((*labels, "__unknown") if self.keep else labels for labels in self.labels)
+        return {"labels": labels, "keep": saved.params["handleInvalid"] == "keep"}
 
     def one(self, at: int, name: str, column: Column) -> Column:
         """The indices; raises ``InvalidInput`` for nulls and unknown labels unless they are kept."""
@@ -43,7 +37,9 @@ class StringIndexerModel(FeatureStage):
         indices = np.full(len(column.null), unknown)
         present = ~column.null
         distinct, codes = self.read(name, column.categories)
-        found = np.array([labels.get(text, unknown) for text in texts(distinct)], dtype=np.float64)
+        decimals = column.is_number and distinct.dtype == object  # Spark casts them without an exponent
+        written = [f"{value:f}" for value in distinct] if decimals else texts(distinct)
+        found = np.array([labels.get(text, unknown) for text in written], dtype=np.float64)
         indices[present] = found[codes]
         if np.isnan(indices).any():
             wrong = [
@@ -66,9 +62,8 @@ class IndexToString(FeatureStage):
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, saved: SavedStage) -> IndexToString:
-        """Read the stage; without labels of its own, ``labels`` is empty."""
-        return cls(saved.uid, *places(saved.params), labels=tuple(saved.params.get("labels") or ()))
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
+        return {"labels": tuple(saved.params.get("labels") or ())}  # without its own, the pipeline finds them
 
     def one(self, at: int, name: str, column: Column) -> Column:
         """The labels; raises ``InvalidInput`` for an index without a label."""
@@ -102,33 +97,24 @@ class OneHotEncoderModel(FeatureStage):
     drop_last: bool = True
 
     @classmethod
-    def of(cls, saved: SavedStage) -> OneHotEncoderModel:
-        """Read the stage."""
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
         keep, drop = saved.params["handleInvalid"] == "keep", bool(saved.params["dropLast"])
         sizes = tuple(saved.data["categorySizes"])
-        return cls(saved.uid, *places(saved.params), sizes=sizes, keep=keep, drop_last=drop)
-
-    @property
-    def width(self) -> int:
-        """The numbers that it adds to a row."""
-        return sum(self.sizes) + len(self.sizes)
+        return {"sizes": sizes, "keep": keep, "drop_last": drop, "width": sum(sizes) + len(sizes)}
 
     def one(self, at: int, name: str, column: Column) -> Column:
         """The vectors; raises ``InvalidInput`` for an index without a category, unless it is kept."""
         size, index = self.sizes[at], self.numbers(name, column)
         known = (index >= 0) & (index < size)
-        if not self.keep:
-            self._check(name, index[~known & ~column.null], size)
+        wrong = index[~known & ~column.null]
+        if len(wrong) and not self.keep:
+            raise InvalidInput(
+                f"{self}: the column {name!r} has {shown(wrong)}; expected an index of one of the {size} categories, "
+                f"from 0. Leave these rows out, or {_KEEP}."
+            )
         place = np.where(known, np.nan_to_num(index), size).astype(np.int64)
         width = size + self.keep - self.drop_last
         vectors = np.zeros((len(index), width))
         rows = np.flatnonzero(~column.null & (place < width))
         vectors[rows, place[rows]] = 1.0
         return Column(vectors, column.null)
-
-    def _check(self, name: str, wrong: Array, size: int) -> None:
-        if len(wrong):
-            raise InvalidInput(
-                f"{self}: the column {name!r} has {shown(wrong)}; expected an index of one of the {size} categories, "
-                f"from 0. Leave these rows out, or {_KEEP}."
-            )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.features.column import Column, shown
 from sparkdl.ml.features.saved_stage import SavedStage
-from sparkdl.ml.features.stage import FeatureStage, Kind, places
+from sparkdl.ml.features.stage import FeatureStage, Kind
 
 
 @dataclass(frozen=True)
@@ -23,18 +24,22 @@ class ImputerModel(FeatureStage):
     missing: float = np.nan
 
     @classmethod
-    def of(cls, saved: SavedStage) -> ImputerModel:
-        """Read the stage."""
-        inputs, outputs = places(saved.params)
-        surrogates = tuple(float(saved.data[name]) for name in inputs)
-        return cls(saved.uid, inputs, outputs, surrogates=surrogates, missing=saved.double("missingValue"))
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
+        names = saved.params.get("inputCols") or [saved.params["inputCol"]]
+        surrogates = tuple(float(saved.data[name]) for name in names)
+        return {"surrogates": surrogates, "missing": saved.double("missingValue")}
 
     def one(self, at: int, name: str, column: Column) -> Column:
         """The column without missing values."""
         values = self.numbers(name, column)
         equal = np.isnan(values) if np.isnan(self.missing) else values == self.missing
-        filled = np.where(column.null | equal, self.surrogates[at], values)
-        return Column.full(filled.astype(column.values.dtype))
+        filled: Any = np.where(column.null | equal, self.surrogates[at], values)
+        if column.values.dtype == np.int64:  # the largest long, as a double, is beyond longs
+            filled = [min(int(value), 2**63 - 1) for value in filled.tolist()]
+        elif column.values.dtype == object:
+            unit = Decimal((0, (1,), column.values[0].as_tuple().exponent))
+            filled = [Decimal(repr(value)).quantize(unit, ROUND_HALF_UP) for value in filled.tolist()]
+        return Column.full(np.array(filled, dtype=column.values.dtype))
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,10 @@ class Bucketizer(FeatureStage):
     keep: bool = False
 
     @classmethod
-    def of(cls, saved: SavedStage) -> Bucketizer:
-        """Read the stage."""
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
         several = saved.params.get("splitsArray") or [saved.params["splits"]]
         splits = tuple(tuple(float(split) for split in one) for one in several)  # float() reads "-Inf"
-        return cls(saved.uid, *places(saved.params), splits=splits, keep=saved.params["handleInvalid"] == "keep")
+        return {"splits": splits, "keep": saved.params["handleInvalid"] == "keep"}
 
     def one(self, at: int, name: str, column: Column) -> Column:
         """The indices; raises ``InvalidInput`` for values outside the splits, and for NaN unless it is kept."""
@@ -81,17 +85,14 @@ class Binarizer(FeatureStage):
     thresholds: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, saved: SavedStage) -> Binarizer:
-        """Read the stage."""
-        inputs, outputs = places(saved.params)
-        several = saved.params.get("thresholds")
-        thresholds = saved.doubles("thresholds") if several else [saved.double("threshold")] * len(inputs)
-        return cls(saved.uid, inputs, outputs, thresholds=tuple(thresholds))
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
+        single = [saved.params.get("threshold")] * len(saved.params.get("inputCols") or "1")
+        return {"thresholds": tuple(map(float, saved.params.get("thresholds") or single))}
 
     def one(self, at: int, name: str, column: Column) -> Column:
         """The column of 0 and 1; of a column of numbers, nulls and NaN become 0."""
         threshold = self.thresholds[at]
-        if column.values.ndim == 1 and column.values.dtype != object:
+        if column.is_number:
             return Column.full((self.numbers(name, column) > threshold).astype(np.float64))
         values = self.vectors(name, column)
         # Spark compares the other way round if the threshold is negative, so NaN becomes 1.

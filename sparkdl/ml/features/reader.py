@@ -21,7 +21,7 @@ from sparkdl.ml.features.scaling import (
     RobustScalerModel,
     StandardScalerModel,
 )
-from sparkdl.ml.features.stage import Columns, FeatureStage, Stage
+from sparkdl.ml.features.stage import Columns, FeatureStage
 
 _STAGES: tuple[type[FeatureStage], ...] = (
     Binarizer,
@@ -44,7 +44,7 @@ PIPELINES = ("org.apache.spark.ml.PipelineModel", "pyspark.ml.pipeline.PipelineM
 SUPPORTED = tuple(kind.__name__.removesuffix("Model") for kind in _STAGES)
 """The names of the feature stages; a fitted one has the suffix ``Model``, if another class fits it."""
 
-Readers = Mapping[str, Callable[[SavedStage], Stage]]
+Readers = Mapping[str, Callable[[SavedStage], FeatureStage]]
 """Further stages, by the class in their metadata."""
 
 
@@ -52,7 +52,7 @@ Readers = Mapping[str, Callable[[SavedStage], Stage]]
 class FeaturePipeline:
     """The stages of a saved pipeline, in order; those of an inner pipeline are in its place."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[FeatureStage, ...]
 
     @property
     def inputs(self) -> list[str]:
@@ -66,7 +66,7 @@ class FeaturePipeline:
 
     def needed(self, wanted: Iterable[str]) -> FeaturePipeline:
         """The stages on which columns depend; an indexer of the label is none."""
-        names, kept = {*wanted}, list[Stage]()
+        names, kept = {*wanted}, list[FeatureStage]()
         for stage in reversed(self.stages):
             if names & {*stage.outputs}:
                 kept.insert(0, stage)
@@ -102,14 +102,17 @@ def read_pipeline(uri: str, others: Readers) -> FeaturePipeline:
     labels: dict[str, tuple[str, ...]] = {}
     for at, stage in enumerate(stages):
         if isinstance(stage, IndexToString) and not stage.labels:  # Spark finds them in the column's metadata
-            stages[at] = replace(stage, labels=_labels(stage, labels))
+            if not (found := labels.get(stage.inputs[0])):
+                raise InvalidInput(without_labels(str(stage), stage.inputs[0]))
+            stages[at] = replace(stage, labels=found)
         labels |= dict.fromkeys(stage.outputs, ())
         if isinstance(stage, StringIndexerModel):
-            labels |= dict(zip(stage.outputs, stage.named, strict=True))
+            unknown = ("__unknown",) * stage.keep  # Spark's name
+            labels |= {name: one + unknown for name, one in zip(stage.outputs, stage.labels, strict=True)}
     return FeaturePipeline(tuple(stages))
 
 
-def _stages(saved: SavedStage, others: Readers) -> Iterable[Stage]:
+def _stages(saved: SavedStage, others: Readers) -> Iterable[FeatureStage]:
     for uri in saved.stage_uris():
         inner = SavedStage.open(uri)
         if inner.class_name in PIPELINES:
@@ -119,18 +122,12 @@ def _stages(saved: SavedStage, others: Readers) -> Iterable[Stage]:
         elif inner.class_name in _BY_CLASS:
             kind = _BY_CLASS[inner.class_name]
             check(kind.__name__, inner.params)
-            yield _read(kind, inner)
+            try:
+                yield kind.of(inner)
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                raise InvalidInput(f"{inner.uri} is damaged: {type(error).__name__}: {error}.") from error
         else:
             raise InvalidInput(unsupported(inner.class_name.rpartition(".")[2]))
-
-
-def _read(kind: type[FeatureStage], saved: SavedStage) -> FeatureStage:
-    try:
-        return kind.of(saved)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{saved.uri} is damaged: {type(error).__name__}: {error}.") from error
 
 
 def check(name: str, params: Mapping[str, Any]) -> None:
@@ -152,13 +149,6 @@ def unsupported(name: str) -> str:
         f"the stage {name} cannot be served without Spark; expected {', '.join(SUPPORTED)}, Pipeline, and a "
         "PyTorch estimator of sparkdl. Leave out register, or compute its columns with clean.columns."
     )
-
-
-def _labels(stage: IndexToString, labels: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    found = labels.get(stage.inputs[0])
-    if not found:
-        raise InvalidInput(without_labels(str(stage), stage.inputs[0]))
-    return found
 
 
 def without_labels(stage: str, column: str) -> str:

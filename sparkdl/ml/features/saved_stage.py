@@ -16,8 +16,6 @@ from sparkdl.io import files
 from sparkdl.io.redaction import public
 from sparkdl.ml.features.column import Array
 
-_DOUBLES = {"NaN": float("nan"), "Inf": float("inf"), "-Inf": float("-inf")}  # which JSON does not have
-
 
 @dataclass(frozen=True)
 class SavedStage:
@@ -61,12 +59,8 @@ class SavedStage:
         return {**self.metadata.get("defaultParamMap", {}), **self.metadata.get("paramMap", {})}
 
     def double(self, name: str) -> float:
-        """A Param of type double."""
-        return _double(self.params[name])
-
-    def doubles(self, name: str) -> Array:
-        """A Param of type array of doubles."""
-        return np.array([_double(value) for value in self.params[name]])
+        """A Param of type double; JSON has texts for NaN, Inf and -Inf."""
+        return float(self.params[name])
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -98,10 +92,6 @@ class SavedStage:
         uids = self.params["stageUids"]
         digits = len(str(len(uids)))
         return [files.join(self.uri, f"stages/{at:0{digits}d}_{uid}") for at, uid in enumerate(uids)]
-
-
-def _double(value: Any) -> float:
-    return _DOUBLES[value] if isinstance(value, str) else float(value)
 
 
 def _parts(uri: str, name: str) -> list[bytes]:

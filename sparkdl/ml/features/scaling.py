@@ -3,74 +3,60 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sparkdl.ml.features.column import Array, Column
 from sparkdl.ml.features.saved_stage import SavedStage
-from sparkdl.ml.features.stage import FeatureStage, places
+from sparkdl.ml.features.stage import FeatureStage
+
+
+def _inverse(values: Array, of_zero: float = 0.0) -> Array:
+    return np.where(values == 0, of_zero, 1.0 / np.where(values == 0, 1.0, values))
 
 
 @dataclass(frozen=True, eq=False)
-class Scaler(FeatureStage):
-    """``(value - shift) * scale`` in each place.
+class StandardScalerModel(FeatureStage):
+    """Subtracts the mean, and divides by the standard deviation; a deviation of 0 gives 0.
 
     Attributes:
         shift: float64 ``[width]``; None: none.
         scale: float64 ``[width]``; None: 1.
     """
 
+    names: ClassVar[tuple[str, str, str, str]] = ("withMean", "mean", "withStd", "std")
+
     shift: Array | None = None
     scale: Array | None = None
 
-    @property
-    def width(self) -> int:
-        """The numbers that it adds to a row."""
-        known = self.shift if self.shift is not None else self.scale
-        return 1 if known is None else len(known)
+    @classmethod
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
+        centered, center, scaled, spread = cls.names
+        shift = saved.vector(center) if saved.params[centered] else None
+        scale = _inverse(saved.vector(spread)) if saved.params[scaled] else None
+        return {"shift": shift, "scale": scale, "width": len(saved.vector(spread))}
 
     def one(self, at: int, name: str, column: Column) -> Column:
         """The scaled vectors."""
-        known = self.shift if self.shift is not None else self.scale
-        values = self.vectors(name, column, None if known is None else len(known))
+        values = self.vectors(name, column, self.width)
         values = values if self.shift is None else values - self.shift
         return Column(values if self.scale is None else values * self.scale, column.null)
 
 
-def _inverse(values: Array, of_zero: float) -> Array:
-    """1 / value, and another number of 0."""
-    return np.where(values == 0, of_zero, 1.0 / np.where(values == 0, 1.0, values))
-
-
-class StandardScalerModel(Scaler):
-    """Subtracts the mean, and divides by the standard deviation; a deviation of 0 gives 0."""
-
-    @classmethod
-    def of(cls, saved: SavedStage) -> StandardScalerModel:
-        """Read the stage."""
-        shift = saved.vector("mean") if saved.params["withMean"] else None
-        scale = _inverse(saved.vector("std"), 0.0) if saved.params["withStd"] else None
-        return cls(saved.uid, *places(saved.params), shift=shift, scale=scale)
-
-
-class RobustScalerModel(Scaler):
+class RobustScalerModel(StandardScalerModel):
     """Subtracts the median, and divides by the range of quantiles; a range of 0 gives 0."""
 
-    @classmethod
-    def of(cls, saved: SavedStage) -> RobustScalerModel:
-        """Read the stage."""
-        shift = saved.vector("median") if saved.params["withCentering"] else None
-        scale = _inverse(saved.vector("range"), 0.0) if saved.params["withScaling"] else None
-        return cls(saved.uid, *places(saved.params), shift=shift, scale=scale)
+    names = ("withCentering", "median", "withScaling", "range")
 
 
-class MaxAbsScalerModel(Scaler):
+class MaxAbsScalerModel(StandardScalerModel):
     """Divides by the largest absolute value; one of 0 leaves the values as they are."""
 
     @classmethod
-    def of(cls, saved: SavedStage) -> MaxAbsScalerModel:
-        """Read the stage."""
-        return cls(saved.uid, *places(saved.params), scale=_inverse(saved.vector("maxAbs"), 1.0))
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
+        scale = _inverse(saved.vector("maxAbs"), 1.0)
+        return {"scale": scale, "width": len(scale)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,16 +69,10 @@ class MinMaxScalerModel(FeatureStage):
     most: float = 1.0
 
     @classmethod
-    def of(cls, saved: SavedStage) -> MinMaxScalerModel:
-        """Read the stage."""
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
         low, high = saved.vector("originalMin"), saved.vector("originalMax")
         least, most = saved.double("min"), saved.double("max")
-        return cls(saved.uid, *places(saved.params), low=low, high=high, least=least, most=most)
-
-    @property
-    def width(self) -> int:
-        """The numbers that it adds to a row."""
-        return len(self.low)
+        return {"low": low, "high": high, "least": least, "most": most, "width": len(low)}
 
     def one(self, at: int, name: str, column: Column) -> Column:
         """The scaled vectors."""
@@ -110,9 +90,8 @@ class Normalizer(FeatureStage):
     p: float = 2.0
 
     @classmethod
-    def of(cls, saved: SavedStage) -> Normalizer:
-        """Read the stage."""
-        return cls(saved.uid, *places(saved.params), p=saved.double("p"))
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
+        return {"p": saved.double("p")}
 
     def one(self, at: int, name: str, column: Column) -> Column:
         """The normalized vectors."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar
 
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.features.column import Array, Column
@@ -16,29 +16,6 @@ Kind = Literal["double", "vector", "string", "same"]
 """Of output columns; ``"same"``: as the input columns."""
 
 
-class Stage(Protocol):
-    """What a pipeline asks of a stage."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The columns that it reads."""
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The columns that it adds."""
-
-    @property
-    def width(self) -> int:
-        """The numbers that it adds to a row, at least 1."""
-
-    def transform(self, columns: Columns) -> dict[str, Column]:
-        """The columns, and those that it adds.
-
-        Raises:
-            InvalidInput: a column is missing, or has values that the stage rejects.
-        """
-
-
 @dataclass(frozen=True)
 class FeatureStage:
     """A stage of pyspark.ml.feature.
@@ -47,6 +24,7 @@ class FeatureStage:
         uid: of Spark's stage, for messages.
         inputs: the columns that it reads.
         outputs: the columns that it adds.
+        width: the numbers that it adds to a row, if they are many.
     """
 
     kind: ClassVar[Kind] = "vector"
@@ -54,20 +32,25 @@ class FeatureStage:
     uid: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    width: int = field(default=1, kw_only=True)
 
     @classmethod
     def of(cls, saved: SavedStage) -> FeatureStage:
         """Read a saved stage."""
-        raise NotImplementedError
+        params = saved.params
+        inputs = params.get("inputCols") or [params["inputCol"]]
+        outputs = params.get("outputCols") or [params["outputCol"]]
+        return cls(saved.uid, tuple(inputs), tuple(outputs), **cls._fitted(saved))
 
-    @property
-    def width(self) -> int:
-        """The numbers that it adds to a row."""
-        return len(self.outputs)
+    @classmethod
+    def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
+        raise NotImplementedError
 
     def transform(self, columns: Columns) -> dict[str, Column]:
         """The columns, and those that it adds; raises ``InvalidInput`` for values that Spark's stage rejects."""
-        return {**columns, **self.added({name: self.column(columns, name) for name in self.inputs})}
+        if missing := [name for name in self.inputs if name not in columns]:
+            raise InvalidInput(f"{self} needs the column {missing[0]!r}; there are {', '.join(map(repr, columns))}.")
+        return {**columns, **self.added({name: columns[name] for name in self.inputs})}
 
     def added(self, columns: Columns) -> dict[str, Column]:
         """The output columns; by default ``one`` computes each from the input column in its place."""
@@ -77,12 +60,6 @@ class FeatureStage:
     def one(self, at: int, name: str, column: Column) -> Column:
         """The output column at a place, from 0, of the input column of this name."""
         raise NotImplementedError
-
-    def column(self, columns: Columns, name: str) -> Column:
-        """An input column."""
-        if name not in columns:
-            raise InvalidInput(f"{self} needs the column {name!r}; there are {', '.join(map(repr, columns))}.")
-        return columns[name]
 
     def read(self, name: str, values: Callable[[], Read]) -> Read:
         """The values of an input column, with the stage and the column in an error's message."""
@@ -104,11 +81,3 @@ class FeatureStage:
 
     def __str__(self) -> str:
         return f"{type(self).__name__} {self.uid}"
-
-
-def places(params: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the input and the output columns in a stage's Params."""
-    if params.get("inputCols"):
-        inputs = params["inputCols"]
-        return tuple(inputs), tuple(params["outputCols"] if params.get("outputCols") else [params["outputCol"]])
-    return (params["inputCol"],), (params["outputCol"],)

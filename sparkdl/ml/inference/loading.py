@@ -45,8 +45,12 @@ def load_predictor(
             f"{public(stage.uri)} holds a {stage.class_name}; expected a TorchModel, or a PipelineModel with one. "
             "Other models predict on Spark, by transform."
         )
-    torch = {_TORCH_MODEL: lambda saved: TorchStage(_predictor(saved, device, trusted))}
-    return SavedPipeline(read_pipeline(stage.uri, torch))
+
+    def torch_stage(saved: SavedStage) -> TorchStage:
+        predictor, types = _predictor(saved, device, trusted), saved.metadata["sparkdl"].get("columnTypes", {})
+        return TorchStage(saved.uid, tuple(predictor.inputs), tuple(predictor.outputs), predictor, types)
+
+    return SavedPipeline(read_pipeline(stage.uri, {_TORCH_MODEL: torch_stage}))
 
 
 def _predictor(stage: SavedStage, device: str, trust: Trust) -> Predictor:

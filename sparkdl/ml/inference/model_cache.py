@@ -28,6 +28,7 @@ class CachedModel:
         device: where it computes.
         precision: of the training; on GPUs the model scores under the same autocast.
         halved: whether the batch size was halved, after a GPU's memory did not suffice.
+        draws: whether scoring draws from Python's, numpy's or torch's global generators; None until rows are scored.
     """
 
     module: nn.Module
@@ -35,6 +36,7 @@ class CachedModel:
     device: torch.device = CPU
     precision: str = "fp32"
     halved: bool = False
+    draws: bool | None = None
 
     @staticmethod
     def on(device: torch.device, module: nn.Module, precision: str) -> CachedModel:

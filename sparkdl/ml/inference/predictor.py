@@ -6,21 +6,23 @@ depends on the batch size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from sparkdl.cluster.group.devices import task_device
-from sparkdl.data.columns import listed
+from sparkdl.data.arrow_types import element_type
+from sparkdl.data.columns import InputColumn, listed
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.features.conversion import cast_exactly, read_array, with_elements
 from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.trained_module import TrainedModule, output_names
-from sparkdl.ml.persistence.export import Signature
+from sparkdl.training.rng import kept_random_state
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,6 @@ class Predictor:
     _scorer: Scorer
     _names: Mapping[str, str]
     _loaded: CachedModel
-    _signature: Signature | None = None
 
     @staticmethod
     def of(trained: TrainedModule, params: Mapping[str, Any], loaded: CachedModel | None = None) -> Predictor:
@@ -41,14 +42,15 @@ class Predictor:
         scorer = trained.scorer(params)
         if loaded is None:
             loaded = CachedModel.on(task_device(scorer.device), trained.module(), trained.precision)
-        return Predictor(scorer, output_names(params), loaded, trained.signature)
+        return Predictor(scorer, output_names(params), loaded)
 
     def predict(self, data: Any) -> pd.DataFrame | pa.Table:
         """Predict the columns that ``transform`` adds, the prediction first.
 
         Args:
             data: a pandas DataFrame or a pyarrow Table with a column for each input, of numbers, lists or arrays; a
-                mapping of arrays by input names, rows first; or an array ``[rows, ...]`` if there is one input.
+                mapping of arrays by input names; a list of mappings, one for each row; or an array ``[rows, ...]`` of
+                the only input.
 
         Returns:
             A Table for a Table; else a DataFrame, in which vectors and arrays are numpy arrays.
@@ -56,20 +58,19 @@ class Predictor:
         Raises:
             InvalidInput: a column is missing or cannot become a tensor, or the model's output has the wrong shape.
         """
-        arrow = isinstance(data, (pa.Table, pa.RecordBatch))
-        columns = [_arrow(name, values) for name, values in zip(self.inputs, self._picked(data), strict=True)]
-        rows = list(map(len, columns))
-        if not any(rows):  # without rows a column of objects has no type
-            columns = [pa.array([], pa.float32()) for _ in columns]
+        pairs = zip(self.inputs, picked(data, self.inputs, alone=True), strict=True)
+        arrays = [read_array(values, name, nan_is_null=False) for name, values in pairs]
+        rows = list(map(len, arrays))
+        columns = list(map(self._transported, arrays, self._scorer.columns.inputs))
         self._scorer.columns.check(pa.schema(list(zip(self.inputs, [column.type for column in columns], strict=True))))
         if len(set(rows)) > 1:
             raise InvalidInput(f"the inputs have {rows} rows; expected equal numbers.")
-        scored = next(self._scorer.scores([tuple(columns)], self._loaded))
-        arrays = {name: scored.field(field) for name, field in self._fields().items()}
-        if arrow:
-            return pa.table(arrays)
+        scored = self._scored(tuple(columns))
+        outputs = {name: scored.field(field) for name, field in self._fields().items()}
+        if isinstance(data, (pa.Table, pa.RecordBatch)):
+            return pa.table(outputs)
         index = data.index if isinstance(data, pd.DataFrame) else None
-        return pd.DataFrame({name: _numpy(array) for name, array in arrays.items()}, index=index)
+        return pd.DataFrame({name: _numpy(array) for name, array in outputs.items()}, index=index)
 
     @property
     def inputs(self) -> list[str]:
@@ -88,11 +89,11 @@ class Predictor:
         If ``collate``, ``assembleInputs`` or a column's description changes the inputs, the module's signature does not
         give their types.
         """
-        columns = self._scorer.columns.inputs
+        columns, signature = self._scorer.columns.inputs, self._scorer.signature
         changed = any(column.ragged or column.decode or column.shape is not None for column in columns)
-        if self._signature is None or changed or self._scorer.collate or len(columns) != len(self._signature):
+        if signature is None or changed or self._scorer.collate or len(columns) != len(signature):
             return None
-        return [(name, list(shape), dtype) for name, (shape, dtype) in zip(self.inputs, self._signature, strict=True)]
+        return [(name, list(shape), dtype) for name, (shape, dtype) in zip(self.inputs, signature, strict=True)]
 
     @property
     def output_types(self) -> list[tuple[str, str, int]]:
@@ -105,53 +106,51 @@ class Predictor:
             types.append((name, str(kind), depth))
         return types
 
+    def _transported(self, array: pa.Array, column: InputColumn) -> pa.Array:
+        """The array in the type in which ``transform`` sends it to Python."""
+        kind, floating = element_type(array.type), self._scorer.columns.floating
+        real, decimal = column.dtype in (None, "float32", "float64"), pa.types.is_decimal(kind)
+        if not decimal and not pa.types.is_null(kind) and (column.dtype != "float64" or not pa.types.is_floating(kind)):
+            return array
+        wanted = floating if real or not decimal else "float64" if kind.scale else "int64"
+        return cast_exactly(array, with_elements(array.type, pa.type_for_alias(wanted)), column.name)
+
+    def _scored(self, columns: tuple[pa.Array, ...]) -> pa.Array:
+        loaded = self._loaded
+        # Restoring the state would rewind other threads' numbers, so it is only for models that draw.
+        with nullcontext() if loaded.draws is False else kept_random_state(loaded.device) as drew:
+            scored = next(self._scorer.scores([columns], loaded))
+            if drew is not None and loaded.draws is None and len(scored):
+                loaded.draws = drew()
+        return scored
+
     def _fields(self) -> dict[str, str]:
         fields = {field.name for field in self._scorer.returned()}
         return {name: field for field, name in self._names.items() if name and field in fields}
 
-    def _picked(self, data: Any) -> list[Any]:
-        inputs = self.inputs
-        if isinstance(data, (pd.DataFrame, pa.Table, pa.RecordBatch, Mapping)):
-            names = data.schema.names if isinstance(data, (pa.Table, pa.RecordBatch)) else list(map(str, data))
-            if missing := [name for name in inputs if name not in names]:
-                raise InvalidInput(f"the data has no {listed(missing)}; it has {listed(names)}.")
-            return [data[name] for name in inputs]
-        if len(inputs) > 1:
-            raise InvalidInput(
-                f"the data is a {type(data).__name__}, and the model has the inputs {listed(inputs)}; expected a "
-                "DataFrame or a Table with these columns, or a mapping of arrays by these names."
-            )
-        return [data]
 
+def picked(data: Any, inputs: Sequence[str], *, alone: bool = False) -> list[Any]:
+    """The columns ``inputs`` of a DataFrame, a Table, a mapping of columns, or a list of mappings, one for each row.
 
-def _arrow(name: str, values: Any) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks()
-    if isinstance(values, pa.Array):
-        return values
-    try:
-        array = _array(values.to_numpy() if isinstance(values, pd.Series) else values)
-    except (ValueError, TypeError, pa.ArrowException) as error:
-        raise InvalidInput(f"column {name!r} cannot become a tensor: {error}") from error
-    if array.type == pa.null() and len(array):
-        raise InvalidInput(f"column {name!r} has no values; expected numbers.")
-    return array
+    ``alone`` takes other data for the only input.
 
-
-def _array(values: Any) -> pa.Array:
-    if not isinstance(values, np.ndarray) or values.dtype == object:
-        values = list(values)
-        shapes = {getattr(value, "shape", None) for value in values}
-        values = np.stack(values) if len(shapes) == 1 and None not in shapes else values
-    if isinstance(values, np.ndarray) and values.dtype != object:
-        if not values.ndim:
-            raise InvalidInput(f"the input is the number {values}; expected an array with rows first.")
-        array = pa.array(np.ascontiguousarray(values).reshape(-1))
-        for length in reversed(values.shape[1:]):
-            array = pa.FixedSizeListArray.from_arrays(array, length)
-        return array
-    # Lists of several lengths, bytes, or missing values. As in Spark, NaN stays a number.
-    return pa.array([value.tolist() if isinstance(value, np.ndarray) else value for value in values], from_pandas=False)
+    Raises:
+        InvalidInput: the data is none of these, or a column is missing or there twice.
+    """
+    if isinstance(data, Sequence) and data and all(isinstance(row, Mapping) for row in data):
+        data = {name: [row.get(name) for row in data] for name in dict.fromkeys(name for row in data for name in row)}
+    if not isinstance(data, (pd.DataFrame, pa.Table, pa.RecordBatch, Mapping)):
+        if alone and len(inputs) == 1:
+            return [data]
+        raise InvalidInput(
+            f"the data is a {type(data).__name__}; expected a DataFrame or a Table with {listed(inputs)}, or a mapping "
+            "of arrays by these names, or a list of mappings of single values."
+        )
+    names = data.schema.names if isinstance(data, (pa.Table, pa.RecordBatch)) else list(data)
+    if wrong := [name for name in inputs if names.count(name) != 1]:
+        count = "no" if {*wrong}.isdisjoint(names) else "not one of each of"
+        raise InvalidInput(f"the data has {count} {listed(wrong)}; it has {listed(list(map(str, names)))}.")
+    return [data[name] for name in inputs]
 
 
 def _numpy(values: pa.Array) -> Any:

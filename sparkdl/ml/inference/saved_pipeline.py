@@ -1,12 +1,13 @@
-"""Predictions of a saved PipelineModel in this process, without Spark and without Java, on pandas DataFrames.
+"""Predictions of a saved PipelineModel in this process, without Spark and without Java.
 
 ``sparkdl.ml.features`` computes the feature stages, and ``Predictor`` scores with the PyTorch stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,99 +17,86 @@ import pyarrow as pa
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.features.column import Column
+from sparkdl.ml.features.conversion import arrow_type, cast_exactly, read_array
 from sparkdl.ml.features.reader import FeaturePipeline
 from sparkdl.ml.features.stage import Columns, FeatureStage
-from sparkdl.ml.inference.predictor import Predictor
+from sparkdl.ml.inference.predictor import Predictor, picked
 
 _NUMBERS = 1 << 24  # of one batch of rows, in the widest stage: 128 MiB
 _MOST_ROWS = 4096
 
 
 @dataclass(frozen=True)
-class TorchStage:
-    """A PyTorch model as a stage of a pipeline."""
+class TorchStage(FeatureStage):
+    """A PyTorch model as a stage of a pipeline; ``types`` are Spark's of the training's columns, by name."""
 
     predictor: Predictor
+    types: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The columns that it reads."""
-        return tuple(self.predictor.inputs)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The columns that it adds, the prediction first."""
-        return tuple(self.predictor.outputs)
-
-    @property
-    def width(self) -> int:
-        """The numbers that it adds to a row, at least."""
-        return len(self.outputs)
-
-    def transform(self, columns: Columns) -> dict[str, Column]:
-        """The columns and the predictions; raises ``InvalidInput`` if an input is missing or has nulls."""
-        inputs = {}
-        for name in self.inputs:
-            if name not in columns:
-                raise InvalidInput(f"the PyTorch stage needs {name!r}; there are {listed(list(columns))}.")
-            if nulls := int(columns[name].null.sum()):
+    def added(self, columns: Columns) -> dict[str, Column]:
+        """The predictions; raises ``InvalidInput`` if an input has nulls."""
+        for name, column in columns.items():
+            if nulls := int(column.null.sum()):
                 raise InvalidInput(f"the column {name!r} of the PyTorch stage has {nulls} nulls; fill them.")
-            inputs[name] = columns[name].values
-        scored = self.predictor.predict(inputs)
-        return {**columns, **{name: _column(scored[name]) for name in scored}}
-
-
-def _column(values: pd.Series) -> Column:
-    return Column.full(np.stack(list(values)) if values.dtype == object else values.to_numpy())
+        scored = self.predictor.predict({name: column.values for name, column in columns.items()})
+        arrays = {name: np.stack(list(one)) if one.dtype == object else one.to_numpy() for name, one in scored.items()}
+        return {name: Column.full(values) for name, values in arrays.items()}
 
 
 class SavedPipeline:
     """A saved PipelineModel that predicts in this process."""
 
     def __init__(self, stages: FeaturePipeline) -> None:
-        torch = [at for at, stage in enumerate(stages.stages) if isinstance(stage, TorchStage)]
+        torch = {at: stage for at, stage in enumerate(stages.stages) if isinstance(stage, TorchStage)}
         if not torch:
             raise InvalidInput("the pipeline has no PyTorch stage; expected a fitted estimator of sparkdl in it.")
-        last = stages.stages[torch[0] :]
+        last = stages.stages[min(torch) :]
         self.outputs = list(dict.fromkeys(name for stage in last for name in stage.outputs))
         self._stages = stages.needed(self.outputs)
         self.inputs = self._stages.inputs
         widest = max(stage.width for stage in self._stages.stages)
         self._rows = max(1, min(_MOST_ROWS, _NUMBERS // widest))
+        types = {name: kind for stage in torch.values() for name, kind in stage.types.items()}
+        self._types = {name: arrow_type(types[name]) for name in self.inputs if name in types}
+        if untyped := [name for name in self.inputs if name not in types]:
+            warnings.warn(
+                f"the pipeline was saved without Spark's types of {listed(untyped)}, as by older versions. It takes "
+                "numbers as they come: 1 and 1.0 are different labels, and pandas turns 1 into 1.0 beside a null. "
+                "Load it with Spark, set columnTypes = dict(rows.dtypes) of its TorchModel, and save it again.",
+                stacklevel=3,
+            )
 
     def predict(self, data: Any) -> pd.DataFrame | pa.Table:
         """Predict the columns that the PyTorch stage and the stages after it add.
 
-        Vectors and arrays are numpy arrays. The missing values of pandas, NaN included, are nulls.
+        Each column is converted to the type that Spark had in the training, so that 1.0 is 1 in a column of integers.
+        None, NA and, in columns of pandas' numpy types, NaN are nulls. Vectors and arrays are numpy arrays.
 
         Args:
-            data: a pandas DataFrame, a pyarrow Table, or a mapping of columns, with the columns ``inputs``.
+            data: a pandas DataFrame, a pyarrow Table or a mapping of columns, or a list of mappings, one for each row;
+                with the columns ``inputs``.
 
         Returns:
             A Table for a Table; else a DataFrame.
 
         Raises:
-            InvalidInput: a column is missing, or has values that a stage rejects.
+            InvalidInput: a column is missing, has values that its type does not hold exactly, or that a stage rejects.
         """
-        if isinstance(data, (pa.Table, pa.RecordBatch)):
-            frame = self.predict(data.to_pandas())
-            return pa.table(
-                {name: pa.array(list(frame[name]), _type(kind, depth)) for name, kind, depth in self.output_types}
-            )
-        if not isinstance(data, (pd.DataFrame, Mapping)):
-            raise InvalidInput(f"the data is a {type(data).__name__}; expected a DataFrame with {listed(self.inputs)}.")
-        frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(dict(data))
-        missing = [name for name in self.inputs if name not in frame]
-        if missing:
-            raise InvalidInput(f"the data has no {listed(missing)}; it has {listed(list(map(str, frame)))}.")
-        parts = list(self._parts(frame))
+        arrays = {}
+        for name, values in zip(self.inputs, picked(data, self.inputs), strict=True):
+            array = read_array(values, name, nan_is_null=True)
+            arrays[name] = cast_exactly(array, self._types.get(name, array.type), name)
+        if len(rows := {*map(len, arrays.values())}) > 1:
+            raise InvalidInput(f"the columns have {sorted(rows)} rows; expected equal numbers.")
+        parts = [
+            self._stages.transform({name: Column.of(array.slice(at, self._rows)) for name, array in arrays.items()})
+            for at in range(0, max(rows, default=0), self._rows)
+        ]
         columns = {name: [value for part in parts for value in part[name].items()] for name in self.outputs}
-        return pd.DataFrame(columns, index=frame.index)
-
-    def _parts(self, frame: pd.DataFrame) -> Iterator[dict[str, Column]]:
-        for start in range(0, len(frame), self._rows):
-            rows = frame.iloc[start : start + self._rows]
-            yield self._stages.transform({name: Column.of(rows[name], name) for name in self.inputs})
+        if isinstance(data, (pa.Table, pa.RecordBatch)):
+            types = {name: arrow_type("array<" * depth + kind + ">" * depth) for name, kind, depth in self.output_types}
+            return pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
+        return pd.DataFrame(columns, index=data.index if isinstance(data, pd.DataFrame) else None)
 
     @property
     def output_types(self) -> list[tuple[str, str, int]]:
@@ -117,14 +105,9 @@ class SavedPipeline:
         for stage in self._stages.stages:
             if isinstance(stage, TorchStage):
                 types |= {one[0]: one for one in stage.predictor.output_types}
-            elif isinstance(stage, FeatureStage):
+            else:
                 for at, name in enumerate(stage.outputs):
                     same = types.get(stage.inputs[at], ("", "", 0))
                     depth = same[2] if stage.kind == "same" else int(stage.kind == "vector")
                     types[name] = name, "string" if stage.kind == "string" else "double", depth
         return [types[name] for name in self.outputs]
-
-
-def _type(kind: str, depth: int) -> pa.DataType:
-    plain = {"float": pa.float32(), "double": pa.float64(), "string": pa.string()}[kind]
-    return plain if depth == 0 else pa.list_(_type(kind, depth - 1))

@@ -14,24 +14,27 @@ from torch import Tensor, nn
 
 from sparkdl.data.arrow import decode, decode_ragged
 from sparkdl.data.batch import DTYPES, Input, Ragged, arguments, arrive, device_tensors, promote_ints
-from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.columns import Columns, InputColumn, listed
 from sparkdl.data.prefetch import prefetch, prefetch_to
 from sparkdl.data.transforms import Collate, collated
 from sparkdl.data.validation import Array
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
 from sparkdl.ml.inference.batch_size import batch_rows, batches
-from sparkdl.ml.inference.model_cache import CachedModel
+from sparkdl.ml.inference.model_cache import CPU, CachedModel
 from sparkdl.ml.inference.outputs import Outputs
+from sparkdl.ml.persistence.export import Signature
 from sparkdl.training.objective import ModelFactory, Objective
+from sparkdl.training.rng import kept_random_state
+from sparkdl.training.trial import row_shapes
 
 
 @dataclass(frozen=True)
 class Scorer:
     """Scores rows, in a Python worker or in this process.
 
-    ``weights`` are empty if the factory carries them, as a ``Program`` does. ``precision`` is the training's, and
-    ``device`` ``"cpu"`` or ``"cuda"``. The model gets NaN and infinite values unchanged.
+    ``weights`` are empty if the factory carries them, as a ``Program`` does. ``precision`` and ``signature`` are the
+    training's, and ``device`` is ``"cpu"`` or ``"cuda"``. The model gets NaN and infinite values unchanged.
     """
 
     factory: ModelFactory | nn.Module
@@ -41,6 +44,7 @@ class Scorer:
     columns: Columns
     collate: Collate | None = None
     device: str = "cpu"
+    signature: Signature | None = None
 
     def scores(
         self, batches: Iterable[tuple[pa.Array, ...] | pa.Array], loaded: CachedModel | None = None
@@ -55,7 +59,7 @@ class Scorer:
         # On a GPU the next rows are decoded while these are scored.
         for inputs in prefetch(decoded, depth=1) if loaded.device.type == "cuda" else decoded:
             if inputs is not None:
-                raw = score(loaded, inputs, self.collate)
+                raw = self._raw(loaded, inputs)
                 yield self.outputs.arrays(raw if raw.dtype == torch.float64 else raw.float())
             else:
                 yield self.outputs.none(self.columns.floating)
@@ -67,6 +71,20 @@ class Scorer:
     def module(self) -> nn.Module:
         """The module with its weights, in evaluation mode."""
         return restored(self.factory, self.weights, self.precision)
+
+    def _raw(self, loaded: CachedModel, inputs: tuple[Input | Array, ...]) -> Tensor:
+        try:
+            return score(loaded, inputs, self.collate)
+        except Exception as error:  # modules raise many types
+            given = row_shapes(_moved(tuple(rows[:1] for rows in inputs), CPU, self.collate))
+            expected = [(list(shape), dtype) for shape, dtype in self.signature or []]
+            if given is None or given == expected or isinstance(error, torch.OutOfMemoryError):
+                raise
+            rows, trained = (", ".join(f"{dtype} {shape}" for shape, dtype in one) for one in (given, expected))
+            raise InvalidInput(
+                f"the model cannot read {listed([column.name for column in self.columns.inputs])}, whose rows are "
+                f"{rows}; expected {trained or 'others'}, as in the training. {type(error).__name__}: {error}"
+            ) from error
 
     def _inputs(self, batch: tuple[pa.Array, ...] | pa.Array) -> tuple[Input | Array, ...] | None:
         arrays = batch if isinstance(batch, tuple) else (batch,)
@@ -90,7 +108,8 @@ def _copied(rows: Array, *, pinned: bool) -> Tensor:
 
 def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) -> nn.Module:
     """Make a module with its weights, in evaluation mode; ``weights`` are empty if the factory carries them."""
-    module = Objective(factory, nn.MSELoss(), precision=precision).build()
+    with kept_random_state():
+        module = Objective(factory, nn.MSELoss(), precision=precision).build()
     if weights:
         unpack(weights, module)
     return module.eval()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from sparkdl.data.batch import DTYPES
 from sparkdl.data.columns import Columns, InputColumn, check_one_length, described, listed
 from sparkdl.data.transforms import AssembledInputs
 from sparkdl.errors import InvalidInput
@@ -119,6 +120,13 @@ class TrainedModule:
         inputs = described(params["inputCols"], specs)
         if self.dims:
             check_one_length(inputs)
+        assembled = bool(params["assembleInputs"])
+        collate = AssembledInputs.around(params["collate"], assembled=assembled, floating=self.floating)
+        free = not collate and not any(column.ragged or column.decode for column in inputs)
+        dtypes = [dtype if dtype in DTYPES else None for _, dtype in self.signature or []]
+        if free and len(dtypes) == len(inputs):  # columns of other types are converted
+            pairs = zip(inputs, dtypes, strict=True)
+            inputs = tuple(replace(column, dtype=column.dtype or dtype) for column, dtype in pairs)
         columns = Columns(inputs, floating=self.floating)
         thresholds = params["thresholds"]
         outputs = Outputs(
@@ -129,10 +137,9 @@ class TrainedModule:
             probabilities=self.probabilities,
             dims=self.dims,
         )
-        assembled = bool(params["assembleInputs"])
-        collate = AssembledInputs.around(params["collate"], assembled=assembled, floating=self.floating)
         device = params.get("device", "cpu")
-        return Scorer(self.factory, self.weights, outputs, self.precision, columns, collate, device)
+        factory, weights, precision = self.factory, self.weights, self.precision
+        return Scorer(factory, weights, outputs, precision, columns, collate, device, self.signature)
 
 
 def output_names(params: Mapping[str, Any]) -> dict[str, str]:

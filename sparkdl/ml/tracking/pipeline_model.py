@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.param import Params
@@ -20,6 +21,7 @@ from sparkdl.io import files
 from sparkdl.io.optional_imports import required
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.features import reader
+from sparkdl.ml.features.conversion import arrow_type
 from sparkdl.ml.inference.loading import load_predictor
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import load_saved, session_trust
@@ -30,18 +32,8 @@ from sparkdl.spark.jvm import qualify
 _ROWS = 500
 _TOLERANCE = 1e-5
 # MLflow's names of Spark's types.
-_TYPES = {
-    "string": "string",
-    "boolean": "boolean",
-    "tinyint": "integer",
-    "smallint": "integer",
-    "int": "integer",
-    "bigint": "long",
-    "float": "float",
-    "double": "double",
-    "binary": "binary",
-}
-_NUMPY = {"float": np.float32, "double": np.float64, "integer": np.int32, "long": np.int64, "boolean": np.bool_}
+_TYPES = dict.fromkeys(("tinyint", "smallint", "int"), "integer") | {"bigint": "long"}
+_TYPES |= {name: name for name in ("string", "boolean", "float", "double", "binary")}
 
 Described = tuple[str, str, int]
 """The name of a column, MLflow's name of its type, and the depth of its arrays, 0 for none."""
@@ -62,10 +54,7 @@ class Verified:
     @staticmethod
     def of(values: dict[str, Any]) -> Verified:
         """Read the fields of ``json``."""
-        inputs, outputs = (
-            [(name, kind, depth) for name, kind, depth in values[side]] for side in ("inputs", "outputs")
-        )
-        return Verified(inputs, outputs, values["rows"])
+        return Verified(values["inputs"], values["outputs"], values["rows"])
 
     def served(self, path: str) -> ServedModel:
         """The pipeline in a folder, for MLflow."""
@@ -129,9 +118,22 @@ def verify(path: str, rows: DataFrame) -> Verified:
     if not collected:
         raise InvalidInput("there is no row to compare predictions on; expected at least one.")
     values = dict(zip(wanted, map(list, zip(*collected, strict=True)), strict=True))
-    predicted = served.predict(pd.DataFrame({name: _series(values[name], kind) for name, kind, _ in inputs}))
-    for name in served.outputs:
-        _compare(name, values[name], predicted[name].tolist())
+    given, types = {name: list(map(_array, values[name])) for name in served.inputs}, dict(rows.dtypes)
+    requests = {
+        "pandas": pd.DataFrame({name: values[name] for name in given}),
+        "Arrow": pa.table({name: pa.array(given[name], arrow_type(types[name])) for name in given}),
+        "JSON": [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)],
+    }
+    for form, request in requests.items():
+        try:
+            predicted = served.predict(request)
+        except InvalidInput:
+            if form != "pandas":
+                raise
+            continue  # it has changed values, such as integers above 2^53 beside a null, which raise in a server too
+        frame = predicted.to_pandas() if isinstance(predicted, pa.Table) else predicted
+        for name in served.outputs:
+            _compare(f"{name!r} from {form}", values[name], frame[name].tolist())
     return Verified(inputs, served.output_types, len(collected))
 
 
@@ -147,16 +149,8 @@ def _described(name: str, kind: T.DataType) -> Described:
     return name, _TYPES[element.simpleString()], depth
 
 
-def _series(values: list[Any], kind: str) -> pd.Series:
-    """A column as a client of the served model has it."""
-    if kind not in _NUMPY or not isinstance(values[0], (bool, int, float)):
-        return pd.Series([_array(value) for value in values], dtype=object)
-    whole = None in values and kind in ("integer", "long", "boolean")
-    return pd.Series(values, dtype=object if whole else _NUMPY[kind])
-
-
 def _array(value: Any) -> Any:
-    return value.toArray() if hasattr(value, "toArray") else value
+    return value.toArray().tolist() if hasattr(value, "toArray") else value
 
 
 def _compare(name: str, expected: list[Any], predicted: list[Any]) -> None:
@@ -169,6 +163,6 @@ def _compare(name: str, expected: list[Any], predicted: list[Any]) -> None:
             )
         if not same:
             raise SparkdlError(
-                f"without Spark, {name!r} of row {row} is {other}, and with Spark {one}; nothing is registered. "
+                f"without Spark, {name} of row {row} is {other}, and with Spark {one}; nothing is registered. "
                 "Expected equal predictions: leave out register, and report the stages of the pipeline."
             )

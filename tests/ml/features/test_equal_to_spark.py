@@ -1,18 +1,26 @@
-"""Each stage against Spark's: one saved pipeline, on one frame of edge values."""
+"""Each stage against Spark's: one saved pipeline, on one frame of edge values; and one on requests of any form."""
 
 from __future__ import annotations
 
+import json
 import math
+from decimal import Decimal
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
-from pyspark.ml import Pipeline
+from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml import feature as spark_feature
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql.types import StructField, StructType, _parse_datatype_string
+from torch import nn
 
+from sparkdl import TorchModel
+from sparkdl.io.weights import pack
 from sparkdl.ml.features import reader
 from sparkdl.ml.features.column import Column
+from sparkdl.ml.inference.loading import load_predictor
 
 NAN, INF = math.nan, math.inf
 SCHEMA = "s string, t string, d double, e double, i int, l long, f float, b boolean, c double"
@@ -97,24 +105,15 @@ def transformed(spark, tmp_path_factory):
     return path, model.transform(rows).orderBy("id").collect(), rows.columns
 
 
-def column(values):
+def column(values, kind=None):
     """A column of Spark's values, whose NaN is no null."""
-    null = np.array([value is None for value in values])
-    if hasattr(next(value for value in values if value is not None), "toArray"):
-        width = next(len(value) for value in values if value is not None)
-        return Column(np.stack([np.zeros(width) if value is None else value.toArray() for value in values]), null)
-    kind = type(next(value for value in values if value is not None))
-    blank = "" if kind is str else kind(0)
-    return Column(
-        np.array([blank if value is None else value for value in values], dtype=object if kind is str else kind), null
-    )
+    return Column.of(pa.array([value.toArray() if hasattr(value, "toArray") else value for value in values], kind))
 
 
 def test_columns_equal_spark_s(transformed):
     path, rows, inputs = transformed
-    given = {name: column([row[name] for row in rows]) for name in inputs}
-    given["f"] = Column(given["f"].values.astype(np.float32), given["f"].null)
-    given["i"] = Column(given["i"].values.astype(np.int32), given["i"].null)
+    kinds = {"f": pa.float32(), "i": pa.int32()}
+    given = {name: column([row[name] for row in rows], kinds.get(name)) for name in inputs}
     pipeline = reader.read_pipeline(path, {})
     made = pipeline.transform(given)
     outputs = [name for stage in pipeline.stages for name in stage.outputs]
@@ -129,3 +128,57 @@ def test_columns_equal_spark_s(transformed):
         if not same:
             different[name] = (expected.items(), got.items())
     assert different == {}
+
+
+TYPES = "byte tinyint, i int, long bigint, large bigint, f float, d double, p decimal(12,8), b boolean, s string"
+NAMES = [field.split()[0] for field in TYPES.split(", ")]
+REQUESTS = [
+    (1, 7, 5, 2**53 + 1, 0.1, -0.0, Decimal("1.5"), True, "7"),
+    (None, None, None, 2**63 - 1, None, None, None, None, None),
+    (-1, 8, 2**40, 3, 2.5, 0.0, Decimal("0.00000001"), False, "é"),
+    (1, 7, 5, 2**53 + 3, 16777216.0, 1e7, Decimal(0), True, "7.0"),
+    (9, 9, 9, 3, 3.0, 3.0, Decimal(9), None, "9"),
+]
+RECORDS = [dict(zip(NAMES, row, strict=True)) for row in REQUESTS]
+LISTS = {name: [row[name] for row in RECORDS] for name in NAMES}
+DTYPES = ["Int8", "Int32", "Int64", "Int64", "Float32", "Float64", "object", "boolean", "category"]
+WIDE = {"i": pa.int64(), "long": pa.float64(), "large": pa.uint64(), "f": pa.float64(), "s": pa.large_string()}
+FORMS = {
+    "pandas": lambda rows: rows.toPandas(),
+    "nullable pandas": lambda _: pd.DataFrame(LISTS, dtype=object).astype(dict(zip(NAMES, DTYPES, strict=True))),
+    "Arrow in pandas": lambda rows: rows.toArrow().to_pandas(types_mapper=pd.ArrowDtype),
+    "Arrow": lambda rows: rows.toArrow(),
+    "Arrow of other types": lambda _: pa.table({name: pa.array(LISTS[name], WIDE.get(name)) for name in NAMES}),
+    "records": lambda _: RECORDS,
+    "JSON in pandas": lambda _: pd.DataFrame(json.loads(json.dumps(RECORDS, default=float))),
+    "lists": lambda _: LISTS,
+}
+
+
+@pytest.fixture(scope="module")
+def served(spark, tmp_path_factory):
+    """A pipeline without Spark, rows of Spark, and Spark's predictions of them: all columns of the stages."""
+    path, rows = str(tmp_path_factory.mktemp("saved") / "typed"), spark.createDataFrame(REQUESTS, TYPES).coalesce(1)
+    numbers, texts, filled = NAMES[:7], [*NAMES[:7], "s"], [f"{name} filled" for name in NAMES[:7]]
+    indices, hashed = [f"{name} index" for name in texts], [(NAMES, numbers), (NAMES, []), (filled, filled)]
+    stages = [
+        spark_feature.StringIndexer(inputCols=texts, outputCols=indices, **KEEP),
+        spark_feature.Imputer(inputCols=numbers, outputCols=filled),
+    ]
+    for at, (names, by_text) in enumerate(hashed):
+        stages.append(spark_feature.FeatureHasher(inputCols=names, categoricalCols=by_text, outputCol=f"hash {at}"))
+        stages[-1].setNumFeatures(256)
+    assembled = [*indices, *filled, *NAMES[:8], *(stage.getOutputCol() for stage in stages[2:])]
+    stages.append(spark_feature.VectorAssembler(inputCols=assembled, outputCol="features", **KEEP))
+    model = TorchModel(factory=nn.PReLU, weights=pack(nn.PReLU()), precision="fp64")
+    model.columnTypes = dict(rows.dtypes)
+    pipeline = PipelineModel(stages=[Pipeline(stages=stages).fit(rows.limit(4)), model])
+    pipeline.save(path)
+    return load_predictor(path), rows, [row["prediction"] for row in pipeline.transform(rows).collect()]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_requests_of_any_form_equal_spark_s(served, form):
+    pipeline, rows, expected = served
+    made = pipeline.predict(FORMS[form](rows))["prediction"].to_numpy()
+    assert np.stack(made).tobytes() == np.array(expected).tobytes()

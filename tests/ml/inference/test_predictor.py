@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
+from decimal import Decimal
 
 import cloudpickle
 import numpy as np
@@ -12,14 +14,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
+from sparkdl.io.serialization import pack_state
 from sparkdl.io.weights import pack
 from sparkdl.ml.inference.loading import load_predictor
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.local_folder import write_folder
+from sparkdl.training.rng import random_state
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -125,10 +129,28 @@ def test_names_missing_numbers_and_no_rows():
         (made, pd.DataFrame({"y": [1.0]}), "no 'x'; .* 'y'"),
         (made, pd.DataFrame({"x": ["a", "b"]}), "column 'x' has type string"),
         (made, pd.DataFrame({"x": [[1.0, 2.0, 3.0], None]}), "null"),
-        (made, pd.DataFrame({"x": [None, None]}), "no values"),
-        (made, np.float32(1.0), "cannot become a tensor|expected an array"),
+        (made, pd.DataFrame({"x": [None, None]}), "has 2 nulls in 2 rows"),
+        *[
+            (made, pd.DataFrame({"x": pd.Series([1, null], dtype=dtype)}), "column 'x' has 1 nulls in 2 rows")
+            for null, dtype in [
+                (None, "Int64"),
+                (pd.NA, "Float64"),
+                (None, "boolean"),
+                (pd.NA, object),
+                (pd.NaT, object),
+            ]
+        ],
+        (made, np.float32(1.0), "column 'x' cannot be read"),
+        (made, np.zeros((4, 5), int), r"cannot read 'x', whose rows are float32 \[5\]; expected float32 \[3\], as in"),
+        (lambda: made(signature=None), np.zeros((4, 3), int), r"cannot read 'x', whose rows are int64 \[3\]; expected"),
+        (lambda: made(signature=None, assembleInputs=True), X[:, :2], r"whose rows are float32 \[2\]; expected"),
+        (
+            scaled,
+            {"x": np.zeros((1, 3, 2)), "kind": [0.5], "price": [1]},
+            "column 'kind' has 1 values that are not whole",
+        ),
         (made, [[1.0, 2.0, 3.0], [1.0]], "length"),
-        (scaled, X, "expected a DataFrame or a Table with these columns, or a mapping of arrays"),
+        (scaled, X, "expected a DataFrame or a Table with 'x', 'kind', 'price', or a mapping"),
         (scaled, {"x": np.zeros((4, 3, 2)), "kind": np.zeros(3, int), "price": np.zeros(4)}, r"\[4, 3, 4\] rows"),
     ],
 )
@@ -147,6 +169,35 @@ def test_predictions_equal_those_of_transform(spark, factory, kind):
     for name, values in columns(model, X).items():
         there = np.stack([row.toArray() if hasattr(row, "toArray") else np.asarray(row) for row in rows[name]])
         np.testing.assert_allclose(values, there, rtol=1e-6)
+
+
+class Drawing(nn.Module):
+    """Its inputs as floats, integers modulo 2^20; it raises for other types, and draws random numbers."""
+
+    types = ("float32", "float32", "int64", "float32", "int64", "float64")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.rand(()).ceil() + 0 * random.random() * np.random.random())
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        assert [f"torch.{kind}" for kind in self.types] == [str(x.dtype) for x in inputs]
+        drawn = 0 * torch.rand(1) * random.random() * np.random.random()
+        return drawn + self.one * torch.stack([(x if x.is_floating_point() else x % 2**20).float() for x in inputs], 1)
+
+
+def test_columns_of_other_types_are_those_of_transform_and_random_numbers_stay(spark):
+    kinds = "a decimal(20,10), b bigint, c double, d boolean, e decimal(18,0), f double"
+    rows = [(Decimal("16777217.0000000001"), 2**24 + 1, 2.0**40 + 1, True, Decimal(2**53 + 1), 0.1)]
+    rows = spark.createDataFrame([*rows, (Decimal("0.1"), -1, 3.0, False, Decimal(5), 1e-40)], kinds).coalesce(1)
+    model = made(Drawing, "estimator", [([], kind) for kind in Drawing.types], inputCols=rows.columns)
+    model._set(columnSpecs=[InputColumn("f", "float64")])
+    expected = np.array([row["prediction"] for row in model.transform(rows).collect()], np.float32)
+    frame, before = rows.toPandas(), pack_state(random_state())
+    nullable = frame.astype({"b": "Int64", "c": "Float64", "d": "boolean", "f": "float64[pyarrow]"})
+    for data in (frame, nullable, rows.toArrow(), frame.to_dict("records")):
+        assert np.stack(model.predict(data)["prediction"].to_numpy()).tobytes() == expected.tobytes()
+        assert pack_state(random_state()) == before
 
 
 def test_types_of_inputs_and_outputs():

@@ -25,7 +25,7 @@ from sparkdl.ml.tracking.registration import Registration
 SCHEMA = "name string, age double, visits bigint, member boolean, paid float, scores array<double>"
 ROWS = [
     ("a", 1.5, 3, True, 0.5, [1.0, 2.0]),
-    (None, None, 7, None, None, [0.0, 1.0]),
+    (None, None, None, None, None, [0.0, 1.0]),
     ("é", -2.0, 0, False, 1.5, [3.0, 4.0]),
 ]
 INPUTS = ["name", "age", "visits", "member", "paid"]
@@ -35,16 +35,20 @@ INPUTS = ["name", "age", "visits", "member", "paid"]
 def saved(spark, tmp_path_factory):
     """A pipeline that needs no fit, saved by Spark, and rows."""
     path = str(tmp_path_factory.mktemp("saved") / "pipeline")
+    rows = spark.createDataFrame(ROWS, SCHEMA).coalesce(1)
     model = TorchModel(factory=partial(nn.Linear, 8, 3), weights=pack(nn.Linear(8, 3)), kind="classifier")
+    model.columnTypes = dict(rows.dtypes)
     stages = [
-        spark_feature.FeatureHasher(inputCols=INPUTS, outputCol="features", numFeatures=8),
+        spark_feature.FeatureHasher(
+            inputCols=INPUTS, outputCol="features", numFeatures=8, categoricalCols=["visits", "paid"]
+        ),
         model,
         spark_feature.IndexToString(inputCol="prediction", outputCol="class", labels=["x", "y", "z"]),
         spark_feature.Binarizer(inputCol="prediction", outputCol="first"),
         spark_feature.Normalizer(inputCol="probability", outputCol="unit"),
     ]
     PipelineModel(stages=stages).save(path)
-    return path, spark.createDataFrame(ROWS, SCHEMA).coalesce(1)
+    return path, rows
 
 
 def test_signature_of_a_verified_pipeline(saved):
@@ -67,7 +71,7 @@ def test_other_predictions_than_spark_s_are_not_registered(saved, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(hashing, "bucket", lambda text, buckets: len(text) % buckets)
         with pytest.raises(
-            SparkdlError, match=r"without Spark, '\w+' of row \d is .*, and with Spark .*; nothing is reg"
+            SparkdlError, match=r"without Spark, '\w+' from \w+ of row \d is .*, and with Spark .*; nothing is reg"
         ):
             verify(path, rows)
     with pytest.raises(InvalidInput, match=r"the pipeline reads 'paid'; the rows have 'name', 'age'"):
@@ -76,6 +80,19 @@ def test_other_predictions_than_spark_s_are_not_registered(saved, monkeypatch):
         verify(path, rows.withColumn("age", rows["age"].cast("decimal(4,2)")))
     with pytest.raises(InvalidInput, match="there is no row to compare predictions on"):
         verify(path, rows.limit(0))
+
+
+def test_integers_of_a_pipeline_without_types_are_not_registered(saved, tmp_path):
+    path, rows = saved
+    for stage in (older := PipelineModel.load(path)).stages:
+        if isinstance(stage, TorchModel):
+            stage.columnTypes = {}
+    older.save(str(tmp_path / "older"))
+    with (
+        pytest.warns(UserWarning, match="was saved without Spark's types of 'name', 'age', 'visits', 'member', 'paid'"),
+        pytest.raises(SparkdlError, match=r"without Spark, '\w+' from pandas of row 0 is"),
+    ):
+        verify(str(tmp_path / "older"), rows)
 
 
 def test_killed_registration_resumes_in_its_run(saved, store, monkeypatch):
@@ -104,39 +121,27 @@ def test_batches_of_rows_do_not_change_predictions(saved):
     pipeline, frame = load_predictor(path), rows.toPandas()
     whole = pipeline.predict(frame)
     pipeline._rows = 2
-    assert [list(pipeline.predict(frame)[name]) == list(whole[name]) for name in ("prediction", "class")] == [
-        True,
-        True,
-    ]
+    assert all(list(pipeline.predict(frame)[name]) == list(whole[name]) for name in ("prediction", "class"))
     with pytest.raises(InvalidInput, match="the data has no 'paid'; it has 'name', 'age'"):
         pipeline.predict(frame.drop(columns="paid"))
-    with pytest.raises(InvalidInput, match="the data is a list; expected a DataFrame with 'name'"):
+    with pytest.raises(InvalidInput, match="the data is a list; expected a DataFrame or a Table with 'name'"):
         pipeline.predict([1])
 
 
 def test_nulls_before_the_network_are_named(saved):
     stages = load_predictor(saved[0])._stages.stages
     with pytest.raises(InvalidInput, match="the column 'features' of the PyTorch stage has 1 nulls"):
-        stages[1].transform({"features": Column.of([[0.0] * 8, None], "features")})
+        stages[1].transform({"features": Column.of(pa.array([[0.0] * 8, None]))})
 
 
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        (
-            lambda: [LogisticRegression()],
-            r"the stage LogisticRegression cannot be served without Spark; expected Binarizer",
-        ),
+        (lambda: [LogisticRegression()], "the stage LogisticRegression cannot be served without Spark; expected Binar"),
         (lambda: [Pipeline(stages=[spark_feature.PCA()])], "the stage PCA cannot"),
         (lambda: [spark_feature.SQLTransformer()], "the stage SQLTransformer cannot"),
-        (
-            lambda: [spark_feature.QuantileDiscretizer(handleInvalid="skip")],
-            "handleInvalid of QuantileDiscretizer is 'skip'",
-        ),
-        (
-            lambda: [spark_feature.IndexToString(inputCol="p")],
-            "IndexToString has no labels, and no StringIndexer adds its",
-        ),
+        (lambda: [spark_feature.QuantileDiscretizer(handleInvalid="skip")], "handleInvalid of QuantileDiscretizer is"),
+        (lambda: [spark_feature.IndexToString(inputCol="p")], "IndexToString has no labels, and no StringIndexer adds"),
         (lambda: [spark_feature.StringIndexer()], "no stage is a PyTorch estimator of sparkdl"),
     ],
 )
