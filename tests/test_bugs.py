@@ -180,6 +180,16 @@ def test_loss_of_worker_was_reported_as_loss_of_its_peers() -> None:
     ear.close()
 
 
+def test_result_above_the_limit_of_the_driver_was_a_lost_worker() -> None:
+    # The gang trained again, four times in all.
+    text = (
+        "Job aborted: Total size of serialized results of 2 tasks (2.0 GiB) is bigger than spark.driver.maxResultSize"
+    )
+    explained = _explained(PySparkException(text), WATCH, _FailureListener(None, 2, 0))
+    assert isinstance(explained, InvalidInput)
+    assert "2.0 GiB" in explained.message
+
+
 def test_worker_of_lost_host_had_no_rank() -> None:
     # The error named the task, but a worker without any event was not looked up.
     explained = _explained(CRASH, WATCH, _FailureListener(None, 2, 3))

@@ -21,7 +21,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.fingerprint import fingerprint
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, PeerLost, Stopped
-from sparkdl.io.serialization import unpack_state
+from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import notify
 from sparkdl.telemetry.step_timer import enter_phase
@@ -93,6 +93,10 @@ class Checkpointer:
         self._saver = Saver(self.checkpoints, world)
         self._stop_poller = StopPoller(self.checkpoints, world.attempt) if world.rank == 0 else None
         return state
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raise InvalidInput if a part of a state cannot be saved; tensors' values are not read."""
+        pack_state(copied(state, lambda tensor: tensor.new_empty(0)))
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
         """Save a checkpoint if it is due, and stop if the driver requested it; may use collectives.

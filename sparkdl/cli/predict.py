@@ -41,6 +41,6 @@ def predict(
             predictions = spark.read.parquet(output)  # so that predictions are not computed again
         columns = saved_models.output_columns(trained)
         if label is not None and columns.of_classifier(predictions):
-            print(evaluation.ClassifierMetrics(evaluation.count(predictions, label, columns)).scores())
+            print(evaluation.count(predictions, label, columns).scores())
         elif label is not None:
             print(evaluation.measure(predictions, label, columns).text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.ml import Model
 from pyspark.sql import SparkSession
 
-from sparkdl.ensembles.base_learner import column
+from sparkdl.ensembles.base_learner import column, leaf
 from sparkdl.ensembles.best_of import BestOfModel
 from sparkdl.ensembles.stacking import StackingModel
 from sparkdl.errors import InvalidInput
@@ -14,6 +14,7 @@ from sparkdl.ml.evaluation import OutputColumns
 from sparkdl.ml.persistence.reader_writer import load_saved
 from sparkdl.ml.persistence.registry import Versions
 from sparkdl.spark.jvm import qualify
+from sparkdl.training.labels import IGNORED
 
 
 def check_output(spark: SparkSession, output: str | None, *, overwrite: bool) -> None:
@@ -46,8 +47,11 @@ def load(spark: SparkSession, path: str) -> Model:
 
 
 def output_columns(model: Model) -> OutputColumns:
-    """The names of a model's output columns."""
+    """The names of a model's output columns, and the label that it ignores."""
     while isinstance(model, StackingModel | BestOfModel):
         model = model.meta if isinstance(model, StackingModel) else model.bestModel
-    prediction, *others = (column(model, name) for name in ("predictionCol", "probabilityCol", "rawPredictionCol"))
-    return OutputColumns(str(prediction), *others)
+    names = [column(model, name) for name in ("predictionCol", "probabilityCol", "rawPredictionCol")]
+    member: Any = leaf(model)
+    while isinstance(member, EnsembleModel):
+        member = leaf(member.models[0])
+    return OutputColumns(str(names[0]), names[1], names[2], getattr(member, "ignoredLabel", IGNORED))

@@ -68,9 +68,8 @@ def train(
             if getattr(model, "predictsArrays", False):
                 print(model.evaluate(test.read(spark)).text())
                 return
-            label, prediction = str(column(bases[0], "labelCol")), output_columns(model).prediction
-            predictions = model.transform(test.read(spark))
-            print(held_out(predictions, label, prediction, classes=kind_of(bases[0]) == "classifier"))
+            label, predictions = str(column(bases[0], "labelCol")), model.transform(test.read(spark))
+            print(held_out(predictions, label, output_columns(model), classes=kind_of(bases[0]) == "classifier"))
 
 
 def summary(model: Any) -> str:

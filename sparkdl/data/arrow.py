@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl.data import binary, validation
-from sparkdl.data.arrow_types import element_type, is_binary, is_list
-from sparkdl.data.columns import InputColumn
+from sparkdl.data.columns import InputColumn, element_type, is_binary, is_list
 from sparkdl.data.validation import Array
 from sparkdl.errors import InvalidInput
 

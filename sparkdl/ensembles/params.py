@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from pyspark.ml import Estimator
@@ -20,6 +21,7 @@ from sparkdl.ensembles.identity import configuration
 from sparkdl.ensembles.members.member import Plan, persisted
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.model import EnsembleModel
+from sparkdl.ensembles.resampling.validation_rows import described_splits
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
 from sparkdl.ml.fit_monitor import Watch
@@ -122,7 +124,8 @@ class EnsembleParams(MembersParams, Saveable):
                 if self._map is not None:
                     directory = files.join(directory, map_hash(self._map, mark))
                 store = MemberStore(directory)
-                store.begin(configuration(self, self.bases(), mark))
+                bases = self.bases()
+                store.begin(configuration(self, bases, mark), partial(described_splits, bases, rows))
                 stack.callback(store.withdraw)
             with self._watch(directory) as watch:
                 watch.begin(dataset.sparkSession)

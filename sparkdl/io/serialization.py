@@ -22,20 +22,13 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights import metadata
 
-_SAFE_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
+NATIVE: dict[torch.dtype, str] = {
+    **{getattr(torch, f"float{bits}"): f"F{bits}" for bits in (16, 32, 64)},
+    **{getattr(torch, f"int{bits}"): f"I{bits}" for bits in (8, 16, 32, 64)},
+    **dict(zip((torch.bfloat16, torch.bool, torch.uint8), ("BF16", "BOOL", "U8"), strict=True)),
 }
+"""The dtypes that every release of safetensors has, and their names there."""
 # Some releases of safetensors lack these dtypes: they are stored as bytes, with their dtype in the JSON.
 _OTHERS: dict[str, torch.dtype] = {
     **{name: getattr(torch, name) for name in ("complex32", "complex64", "complex128", "uint16", "uint32", "uint64")},
@@ -69,7 +62,7 @@ def pack_pieces(nested: Any) -> list[memoryview]:
     # Widest dtypes first, so that every tensor is aligned.
     for number, tensor in sorted(enumerate(writer.tensors), key=lambda entry: -entry[1].element_size()):
         ends = [place, place := place + tensor.nbytes]
-        header[str(number)] = {"dtype": _SAFE_NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": ends}
+        header[str(number)] = {"dtype": NATIVE[tensor.dtype], "shape": [*tensor.shape], "data_offsets": ends}
         data.append(_bytes_of(tensor).numpy())
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -91,6 +84,12 @@ def unpack_state(packed: bytes) -> Any:
         raise
     except Exception as error:
         raise InvalidInput(f"the saved state cannot be read: {type(error).__name__}: {error}") from error
+
+
+def metadata(packed: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file; raises what reading damaged bytes raises."""
+    (length,) = struct.unpack("<Q", packed[:8])
+    return dict(json.loads(packed[8 : 8 + length])["__metadata__"])
 
 
 def _checksum(tree: str, tensors: Iterable[Tensor]) -> int:
@@ -150,7 +149,7 @@ class _Writer:
         )
 
     def _encode_tensor(self, tensor: Tensor, path: str) -> Any:
-        native = tensor.dtype in _SAFE_NAMES
+        native = tensor.dtype in NATIVE
         name = str(tensor.dtype).removeprefix("torch.")
         if tensor.layout != torch.strided or tensor.device.type == "meta" or not (native or name in _OTHERS):
             raise InvalidInput(

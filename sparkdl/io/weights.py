@@ -1,51 +1,82 @@
-"""A module's weights and buffers as safetensors bytes; reading unpickles nothing."""
+"""A module's weights, buffers and extra state as safetensors bytes; reading unpickles nothing.
+
+Extra state, and complex tensors, are bytes of ``pack_state``.
+"""
 
 from __future__ import annotations
 
 import json
-import struct
+from itertools import chain
+from typing import Any
 
+import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.serialization import NATIVE, metadata, pack_state, unpack_state
 
 
 def pack(module: nn.Module) -> bytes:
-    """Pack a module's ``state_dict`` as safetensors; tied tensors are written once."""
-    names: dict[tuple[object, ...], str] = {}
-    tensors: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    for name, tensor in module.state_dict().items():
-        first = names.setdefault((tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()), name)
-        if first != name and tensor.numel():
-            aliases[name] = first
-        else:
-            tensors[name] = tensor.detach().cpu().contiguous().clone()
-    return save(tensors, {"aliases": json.dumps(aliases)})
+    """Pack a module's ``state_dict`` as safetensors, tied tensors once; raises InvalidInput as ``pack_state`` does."""
+    tensors, aliases = _entries(module)
+    copies = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return save(copies, {"aliases": json.dumps(aliases)})  # one entry, since safetensors does not sort several
 
 
-def read_state(packed: bytes) -> dict[str, Tensor]:
+def check_weights(module: nn.Module, limit: int | None = None) -> None:
+    """Raise InvalidInput if ``pack`` would, if no module could load its bytes, or if they exceed the driver's limit."""
+    for name, kind in ((name, type(part)) for name, part in module.named_modules()):
+        if kind.get_extra_state != nn.Module.get_extra_state and kind.set_extra_state == nn.Module.set_extra_state:
+            where = f"{name or 'the model'} is a {kind.__name__}, which"
+            raise InvalidInput(f"{where} has get_extra_state; expected set_extra_state as well, to load a saved model.")
+    size = sum(tensor.nbytes for tensor in _entries(module)[0].values())
+    if limit is not None and size > 0.99 * limit:  # the result also has the history, and Spark's own bytes
+        raise InvalidInput(
+            f"the weights of {type(module).__name__} have {size / 1e6:.6g} MB, and the driver accepts results of "
+            f"{limit / 1e6:.6g} MB; expected a larger spark.driver.maxResultSize, or 0 for no limit."
+        )
+
+
+def read_state(packed: bytes) -> dict[str, Any]:
     """Read the ``state_dict`` from bytes of ``pack``, sorted by name; raises InvalidInput if they are damaged."""
     try:
-        state: dict[str, Tensor] = load(packed)
-        aliases = json.loads(metadata(packed)["aliases"])
-        state |= {name: state[first] for name, first in aliases.items()}
+        state: dict[str, Any] = load(packed)
+        for name, first in json.loads(metadata(packed)["aliases"]).items():
+            state[name] = state[first] if first != name else unpack_state(state[name].numpy().tobytes())[name]
         return {name: state[name] for name in sorted(state)}  # safetensors keeps no order
     except Exception as error:
         raise InvalidInput(f"the saved weights cannot be read: {error}") from error
 
 
 def unpack(packed: bytes, module: nn.Module) -> None:
-    """Load bytes of ``pack`` into a module; raises InvalidInput if they are damaged or of another architecture."""
+    """Load bytes of ``pack`` into a module, whose floating-point tensors take the dtypes of the saved ones.
+
+    Raises InvalidInput if the bytes are damaged or of another architecture.
+    """
     state = read_state(packed)
+    for name, tensor in chain(module.named_parameters(), module.named_buffers()):
+        if name in state and tensor.is_floating_point() and state[name].is_floating_point():
+            tensor.data = tensor.data.to(state[name].dtype)
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
         raise InvalidInput(f"the saved weights do not fit {type(module).__name__}: {error}") from error
 
 
-def metadata(packed: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file; raises what reading damaged bytes raises."""
-    (length,) = struct.unpack("<Q", packed[:8])
-    return dict(json.loads(packed[8 : 8 + length])["__metadata__"])
+def _entries(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors to write, and the aliases: tied tensors are those of another name, packed ones of their own."""
+    names: dict[tuple[object, ...], str] = {}
+    tensors: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    for name, value in module.state_dict().items():
+        if not (isinstance(value, Tensor) and value.dtype in NATIVE and value.layout == torch.strided):
+            tensors[name] = torch.frombuffer(bytearray(pack_state({name: value})), dtype=torch.uint8)
+            aliases[name] = name
+            continue
+        first = names.setdefault((value.data_ptr(), value.dtype, value.shape, value.stride()), name)
+        if first != name and value.numel():
+            aliases[name] = first
+        else:
+            tensors[name] = value.detach()
+    return tensors, aliases

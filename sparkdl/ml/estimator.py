@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from sparkdl.data.columns import Columns, InputColumn, listed
 from sparkdl.data.transforms import AssembledInputs, Collate
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.checkpointing import previous_workers
+from sparkdl.ml.checkpointing import IDENTITY, previous_workers
 from sparkdl.ml.column_params import check_arguments
 from sparkdl.ml.derived_columns.label_columns import check_label_type, target_columns, valid_labels
 from sparkdl.ml.derived_columns.rows import DerivedColumns
@@ -36,6 +36,7 @@ from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame
+from sparkdl.spark.jvm import result_limit
 from sparkdl.spark.slots.capacity import check_setting
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import choose_shards, choose_workers
@@ -114,13 +115,14 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         derived, strategy = self.derived_columns(), self.getStrategy()
         check_label_type(self, self._kind, dataset)
         training, run = self.training(), Run(self.run_directory(dataset, derived.columns))
+        split = {} if run.directory is None else derived.described_split(dataset, run.load(IDENTITY))
         rows = derived.read(dataset)
         return FitSpec(
             rows.frame,
             rows.columns,
             training,
             run,
-            {} if run.directory is None else self._descriptions(),
+            {} if run.directory is None else self._descriptions() | split,
             self.getCheckpointInterval(),
             self.getMaxRestarts(),
             self.getMinWorkers(),
@@ -178,11 +180,13 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
 
     def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
         """Make the model of a finished fit, with the estimator's values of the Params that both have."""
+        loss = as_module(self.getLoss())
         model = TorchModel(
             factory=factory.factory if isinstance(factory, WarmStart) else factory,
             kind=self._kind,
             precision=self.getPrecision(),
-            probabilities=self._kind != "estimator" and isinstance(as_module(self.getLoss()), nn.BCELoss),
+            probabilities=self._kind != "estimator" and isinstance(loss, nn.BCELoss),
+            ignored=getattr(loss, "ignore_index", None),
             **vars(fitted),
         )
         # As in pyspark: transform() accepts a map with Params of the estimator, so the model takes over its uid.
@@ -254,6 +258,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             collate=self.collation(),
             augment=self.getAugment(),
             cache_on_device=self.getCacheOnDevice(),
+            result_limit=result_limit(),
         )
 
     def read_columns(self) -> Columns:

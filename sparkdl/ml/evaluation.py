@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import reduce
 from itertools import chain
 from operator import and_
 from typing import Any
 
-from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
+from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column, DataFrame
@@ -20,6 +21,7 @@ from pyspark.sql.types import ArrayType, BooleanType, NumericType
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import col
+from sparkdl.training.labels import IGNORED
 
 MOST_CLASSES = 20  # the largest number of classes whose table fits a terminal
 _LEAST = 1e-15  # smaller probabilities count as this one: the logarithm of 0 is infinite
@@ -30,11 +32,12 @@ Counts = dict[tuple[int, int], int]
 
 @dataclass(frozen=True)
 class OutputColumns:
-    """Names of the columns that a model writes; None for a column that it does not write."""
+    """Names of the columns that a model writes, None for one that it does not; and the label that its loss ignores."""
 
     prediction: str
     probability: str | None = None
     raw_prediction: str | None = None
+    ignored: int | None = IGNORED
 
     def of_classifier(self, predictions: DataFrame) -> bool:
         """Whether the model is a classifier, by the columns of its predictions."""
@@ -49,15 +52,18 @@ class ClassifierMetrics:
         counts: number of rows by (label, prediction).
         log_loss: mean of -log(probability of the label), in nats; None without probabilities.
         auc: area under the ROC curve; None unless there are exactly two classes, each with rows.
+        ignored: number of rows, tokens or pixels left out: their label is the loss's ``ignore_index``, or of tokens no
+            class.
     """
 
     counts: Counts
     log_loss: float | None = None
     auc: float | None = None
+    ignored: int = 0
 
     @property
     def rows(self) -> int:
-        """Number of rows with a label."""
+        """Number of rows with a label that is not ignored."""
         return sum(self.counts.values())
 
     @property
@@ -87,7 +93,7 @@ class ClassifierMetrics:
         """The metrics as JSON values; the confusion matrix has a row per label and a column per prediction."""
         indices = self._indices
         matrix = [[self.counts.get((label, prediction), 0) for prediction in indices] for label in indices]
-        names = ("rows", "accuracy", "macro_f1", "log_loss", "auc")
+        names = ("rows", "ignored", "accuracy", "macro_f1", "log_loss", "auc")
         return {name: getattr(self, name) for name in names} | {"confusion": {"classes": indices, "counts": matrix}}
 
     def text(self) -> str:
@@ -97,7 +103,8 @@ class ClassifierMetrics:
 
     def scores(self, *metrics: str) -> str:
         """Accuracy, then the lines ``metrics`` and the confusion table."""
-        first, indices = f"accuracy {self.accuracy:.4f} ({self._right} of {self.rows} rows)", self._indices
+        ignored = f", {self.ignored} ignored" if self.ignored else ""
+        first, indices = f"accuracy {self.accuracy:.4f} ({self._right} of {self.rows} rows{ignored})", self._indices
         if not 0 < len(indices) <= MOST_CLASSES:
             return "\n".join([f"{first}, {len(indices)} classes", *metrics])
         width = 2 + max(len(str(number)) for number in (*indices, *self.counts.values()))
@@ -194,7 +201,7 @@ def measure(
     Args:
         predictions: rows with the model's columns.
         label: the label column.
-        columns: that the model writes.
+        columns: that the model writes; a classifier's metrics leave out the label that it ignores, and count its rows.
         classes: whether the model is a classifier; default: if it writes a classifier's columns.
     """
     classes = columns.of_classifier(predictions) if classes is None else classes
@@ -244,7 +251,7 @@ def measure_labels(predictions: DataFrame, label: str | list[str], columns: Outp
 
 
 def measure_tokens(predictions: DataFrame, label: str, columns: OutputColumns, classes: int) -> ClassifierMetrics:
-    """Compute the metrics of the classes of tokens or pixels over all labels from 0 to ``classes - 1``.
+    """Compute the metrics of the classes of tokens or pixels, over the labels from 0 to ``classes - 1`` that count.
 
     Raises:
         InvalidInput: a row has another number of labels than of predictions, the prediction of such a label is NaN, or
@@ -253,8 +260,8 @@ def measure_tokens(predictions: DataFrame, label: str, columns: OutputColumns, c
     true = _doubles(predictions, label).alias("true")
     rows = predictions.where(col(label).isNotNull()).select(true, _doubles(predictions, columns.prediction).alias("p"))
     pairs = rows.select(F.explode(F.arrays_zip("true", "p")).alias("pair")).groupBy("pair.true", "pair.p").count()
-    counted = [tuple(row) for row in pairs.collect()]
-    counted = [(true, predicted, number) for true, predicted, number in counted if true is None or 0 <= true < classes]
+    every = [tuple(row) for row in pairs.collect()]
+    counted = [row for row in every if row[0] is None or (0 <= row[0] < classes and row[0] != columns.ignored)]
     if any(predicted is None or true is None or math.isnan(predicted) for true, predicted, _ in counted):
         raise InvalidInput(
             f"rows of {label} have another number of labels than of predictions, nulls, or predictions that are NaN; "
@@ -263,28 +270,34 @@ def measure_tokens(predictions: DataFrame, label: str, columns: OutputColumns, c
     counts = {(int(true), int(predicted)): number for true, predicted, number in counted}
     if not counts:
         raise InvalidInput(f"no row has a label from 0 to {classes - 1} in the column {label}; expected some.")
-    return ClassifierMetrics(counts)
+    return ClassifierMetrics(counts, ignored=sum(row[-1] for row in every) - sum(counts.values()))
 
 
-def held_out(predictions: DataFrame, label: str, prediction: str, *, classes: bool) -> str:
+def held_out(predictions: DataFrame, label: str, columns: OutputColumns, *, classes: bool) -> str:
     """The accuracy of a classifier, or the root mean squared error of a regressor, as text."""
-    columns: dict[str, Any] = {"labelCol": label, "predictionCol": prediction}
     if classes:
-        accuracy = MulticlassClassificationEvaluator(metricName="accuracy", **columns).evaluate(predictions)
-        return f"held-out accuracy {accuracy:.4f}"
-    error = RegressionEvaluator(metricName="rmse", **columns).evaluate(predictions)
-    return f"held-out root mean squared error {error:.4g}"
+        return f"held-out accuracy {count(predictions, label, columns).accuracy:.4f}"
+    return (
+        f"held-out root mean squared error {_numbers(_labelled(predictions, label, columns), label, columns).rmse:.4g}"
+    )
 
 
-def count(predictions: DataFrame, label: str, columns: OutputColumns) -> Counts:
-    """Count the labelled rows by (label, prediction)."""
+def count(predictions: DataFrame, label: str, columns: OutputColumns) -> ClassifierMetrics:
+    """Count the labelled rows by (label, prediction), without the metrics of probabilities."""
     rows = _labelled(predictions, label, columns)
     pairs = rows.groupBy(_class(label), _class(columns.prediction)).count().collect()
-    return {(true, predicted): number for true, predicted, number in pairs}
+    counts, ignored = _counted(pairs, columns.ignored)
+    return ClassifierMetrics(counts, ignored=ignored)
+
+
+def _counted(groups: Iterable[Any], ignored: int | None) -> tuple[Counts, int]:
+    """The counts of groups (label, prediction, number, ...) without the ignored label, and the rows of that label."""
+    counts = {(true, predicted): number for true, predicted, number, *_ in groups}
+    kept = {pair: number for pair, number in counts.items() if pair[0] != ignored}
+    return kept, sum(counts.values()) - sum(kept.values())
 
 
 def _doubles(rows: DataFrame, name: str) -> Column:
-    """The numbers of a column, a vector, or nested arrays, as one array of doubles."""
     if name not in rows.columns:
         raise InvalidInput(f"label is {name!r}; expected one of the columns {', '.join(rows.columns)}.")
     kind, values = rows.schema[name].dataType, col(name)
@@ -311,16 +324,17 @@ def _labelled(predictions: DataFrame, label: str, columns: OutputColumns) -> Dat
 def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> ClassifierMetrics:
     probability = columns.probability
     if probability is None or probability not in rows.columns:
-        return ClassifierMetrics(count(rows, label, columns))
+        return count(rows, label, columns)
     classes = _class(label).alias("label"), _class(columns.prediction).alias("prediction")
     scored = rows.select(*classes, col(probability).alias("probability")).persist()  # two passes read it
     try:
         chance = F.get(vector_to_array(F.col("probability")), F.col("label"))  # null for an unknown label
         surprise = -F.log(F.greatest(chance, F.lit(_LEAST)))
         sums = scored.groupBy("label", "prediction").agg(F.count("*"), F.sum(surprise)).collect()
-        counts = {(true, predicted): number for true, predicted, number, _ in sums}
-        loss = math.fsum(total for *_, total in sums) / max(sum(counts.values()), 1)
-        return ClassifierMetrics(counts, loss, _auc(scored) if {true for true, _ in counts} == {0, 1} else None)
+        counts, ignored = _counted(sums, columns.ignored)
+        loss = math.fsum(row[-1] for row in sums if row[0] != columns.ignored) / max(sum(counts.values()), 1)
+        auc = _auc(scored.where("label in (0, 1)")) if {true for true, _ in counts} == {0, 1} else None
+        return ClassifierMetrics(counts, loss, auc, ignored)
     finally:
         scored.unpersist()
 

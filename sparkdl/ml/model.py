@@ -39,6 +39,7 @@ from sparkdl.ml.report import Report, TrainingSummary
 from sparkdl.spark.columns import check_frame
 from sparkdl.spark.jvm import qualify
 from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
+from sparkdl.training.labels import IGNORED
 from sparkdl.training.objective import ModelFactory, OutputKind
 
 
@@ -58,6 +59,7 @@ class TorchModel(OutputParams, Saveable, Model):
             as ``nn.BCELoss`` needs it.
         signature: the shape of a row and the dtype's name of each input, such as ``([28, 28], "float32")``; an export
             needs it. None if unknown.
+        ignored: the label that the loss ignores, its ``ignore_index``, and so does ``evaluate``; None for none.
 
     Attributes:
         history: list of dicts, a row per epoch: ``epoch, step, samples, loss``, ``valid_*``, ``seconds``,
@@ -79,9 +81,10 @@ class TorchModel(OutputParams, Saveable, Model):
         output: list[int] | None = None,
         probabilities: bool = False,
         signature: Signature | None = None,
+        ignored: int | None = IGNORED,
     ) -> None:
         super().__init__()
-        self._trained = TrainedModule(factory, weights, kind, precision, output, probabilities, signature)
+        self._trained = TrainedModule(factory, weights, kind, precision, output, probabilities, signature, ignored)
         self._shipment = ModelBroadcast()
         self._loaded: CachedModel | None = None
         self.columnTypes: dict[str, str] = {}
@@ -100,6 +103,11 @@ class TorchModel(OutputParams, Saveable, Model):
         if self._kind != "multilabel":
             raise AttributeError(f"the model of a {self._kind} has no independent labels.")
         return self._trained.num_outputs
+
+    @property
+    def ignoredLabel(self) -> int | None:
+        """The label that the loss ignores, and so does ``evaluate``; None for none."""
+        return self._trained.ignored
 
     @property
     def predictsArrays(self) -> bool:
@@ -124,7 +132,8 @@ class TorchModel(OutputParams, Saveable, Model):
         """Compute the metrics of the predictions over the rows that have a label in ``labelCol``.
 
         A classifier needs its ``probabilityCol`` for the log loss and the AUC. Of tokens or pixels, each with a label
-        from 0 to ``numClasses - 1`` counts, and there is no log loss; other labels, such as -100, are left out.
+        from 0 to ``numClasses - 1`` counts, and there is no log loss. Rows, tokens and pixels with the label
+        ``ignoredLabel`` are left out, and counted as ``ignored``.
 
         Raises:
             InvalidInput: the model is neither a classifier nor a regressor, ``labelCol`` is no column of such labels,
@@ -136,14 +145,14 @@ class TorchModel(OutputParams, Saveable, Model):
                 "the model of a TorchEstimator has no metrics of its own; expected the model of a TorchClassifier or a "
                 "TorchRegressor. The estimator's metrics are in model.history."
             )
-        columns, classes = OutputColumns(self.getPredictionCol(), self.getProbabilityCol()), self._kind == "classifier"
+        columns = OutputColumns(self.getPredictionCol(), self.getProbabilityCol(), ignored=self.ignoredLabel)
         if self._kind == "multilabel" and label is not None:
             return measure_labels(self.transform(dataset), label, columns)
         if not isinstance(label, str):
             raise InvalidInput(f"labelCol is {label}; expected one column, as in model.setLabelCol('label').")
         if self._trained.dims:
             return measure_tokens(self.transform(dataset), label, columns, self.numClasses or 0)
-        return measure(self.transform(dataset), label, columns, classes=classes)
+        return measure(self.transform(dataset), label, columns, classes=self._kind == "classifier")
 
     def predict(self, data: Any) -> Any:
         """Predict in this process, without a Spark session, the columns that ``transform`` adds.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack, unpack
+from sparkdl.training.objective import new_module
 
 if TYPE_CHECKING:
     from sparkdl.ml.model import TorchModel
@@ -23,6 +22,7 @@ class WarmStart:
 
         TorchClassifier(model=WarmStart.of(earlier, partial(Net, channels=24)), ...)
 
+    The weights keep their precision until training converts them to its own, whatever the factory's precision is.
     The saved form of the trained model names ``factory``, and needs neither this object nor the earlier model.
 
     Attributes:
@@ -55,8 +55,6 @@ class WarmStart:
         Raises:
             InvalidInput: they do not fit.
         """
-        module = copy.deepcopy(self.factory) if isinstance(self.factory, nn.Module) else self.factory()
-        if not isinstance(module, nn.Module):
-            raise InvalidInput(f"the factory returned {type(module).__name__}; expected a torch.nn.Module.")
+        module = new_module(self.factory)
         unpack(self.weights, module)
         return module

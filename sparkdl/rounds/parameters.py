@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
+from sparkdl.data.columns import listed
+from sparkdl.errors import InvalidInput
 from sparkdl.training.objective import Objective
 
 Weights = dict[str, Tensor]
@@ -40,11 +42,14 @@ def forked(device: torch.device | None = None) -> AbstractContextManager[None]:
 
 
 def weights_of(module: nn.Module) -> Weights:
-    """A copy of the module's ``state_dict`` on the CPU, tied parameters once."""
-    others = tied(module)
-    return {
-        name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items() if name not in others
-    }
+    """A copy of the module's ``state_dict`` on the CPU, tied parameters once; InvalidInput if it has extra state."""
+    others, state = tied(module), module.state_dict()
+    if extra := [name for name in state if name.endswith("_extra_state")]:
+        raise InvalidInput(
+            f"{type(module).__name__} has extra state, {listed(extra)}, of which rounds have no mean; expected a "
+            "strategy of a gang, such as AllReduce(), or buffers."
+        )
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items() if name not in others}
 
 
 def module_of(objective: Objective, weights: Mapping[str, Tensor]) -> nn.Module:

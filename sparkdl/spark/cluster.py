@@ -26,7 +26,7 @@ from sparkdl.io.pickling import ship
 from sparkdl.spark.address_exchange import AddressBook
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import col, numbered, select_columns
-from sparkdl.spark.error_messages import cancellation, first_lines
+from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS, job_description
 from sparkdl.spark.slots.capacity import (
@@ -303,8 +303,8 @@ def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, dae
             f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait until they end, raise resourceTimeout, or "
             "give the application more cores."
         )
-    if not watch.cancelled and (stopped := cancellation(error)) is not None:
-        return stopped
+    if not watch.cancelled and (known := cancellation(error) or invalid_setting(error)) is not None:
+        return known
     if causes := [failure for failure in reports.failures if not failure.peer]:
         return first_cause(causes).error()
     if (lacking := missing_sparkdl(error, daemon)) is not None:

@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sparkdl.data.arrow_types import RAW
-from sparkdl.data.columns import Columns, InputColumn, listed
+from sparkdl.data.columns import RAW, Columns, InputColumn, listed
 from sparkdl.errors import InvalidInput
 
 ROW_ID = "sparkdl row id"

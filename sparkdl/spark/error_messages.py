@@ -37,8 +37,10 @@ def cancellation(error: Exception) -> Stopped | None:
     )
 
 
-def profile_conflict(error: Exception) -> InvalidInput | None:
-    """The error of a stage whose rows have another resource profile than its tasks, as after scoring on GPUs."""
+def invalid_setting(error: Exception) -> InvalidInput | None:
+    """The error of results above the driver's limit, or of a stage with two resource profiles, as after scoring."""
+    if "spark.driver.maxResultSize" in str(error):
+        return InvalidInput(f"{first_lines(error)} Set it higher, or to 0 for no limit, or return less.")
     if "Multiple ResourceProfiles" not in str(error):
         return None
     return InvalidInput(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType
+from pyspark.sql import types as T
 
 from sparkdl.data.columns import Columns
 from sparkdl.spark.columns import ROW_ID, col, select_columns
@@ -35,11 +37,34 @@ def row_hash(values: Mapping[str, Column]) -> Column:
     return F.xxhash64(*(part for name in sorted(values) for part in (F.lit(name), values[name].isNull(), values[name])))
 
 
-def _hashable(kind: DataType) -> bool:
-    if isinstance(kind, UserDefinedType):
+def number_hashed(values: Column, kind: T.DataType) -> Column:
+    """A column of numbers, arrays or vectors for ``row_hash``, which then does not depend on their type.
+
+    It hashes whole numbers as bigint, booleans as 0 and 1, and as double the others and those that bigint lacks.
+    """
+    number = kind
+    while isinstance(number, T.ArrayType):
+        number = number.elementType
+    if isinstance(number, T.IntegralType | T.BooleanType):
+        return values.cast(kind.simpleString().replace(number.simpleString(), "bigint"))
+    if isinstance(kind, T.ArrayType):
+        return F.transform(values, lambda value: number_hashed(value, kind.elementType))
+    if isinstance(kind, VectorUDT):
+        return number_hashed(vector_to_array(values), T.ArrayType(T.DoubleType()))
+    if not isinstance(kind, T.FractionalType):
+        return values
+    double = values.cast("double")  # a decimal may have more digits
+    wholes = [F.when(one == one.try_cast("bigint"), one.try_cast("bigint")) for one in (values, double)]
+    whole = F.coalesce(*wholes)
+    # xxHash hashes the fields of a struct, and skips nulls.
+    return F.when(values.isNotNull(), F.struct(whole, F.when(whole.isNull(), double)))
+
+
+def _hashable(kind: T.DataType) -> bool:
+    if isinstance(kind, T.UserDefinedType):
         return _hashable(kind.sqlType())
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         return _hashable(kind.elementType)
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         return all(_hashable(field.dataType) for field in kind.fields)
-    return not isinstance(kind, MapType) and kind.typeName() not in _UNHASHABLE
+    return not isinstance(kind, T.MapType) and kind.typeName() not in _UNHASHABLE

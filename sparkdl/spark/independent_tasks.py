@@ -25,7 +25,7 @@ from sparkdl.data.shard import Shard, numbers
 from sparkdl.data.shard_store import ShardStore
 from sparkdl.data.spool import Spool
 from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
-from sparkdl.spark.error_messages import cancellation, first_lines, profile_conflict
+from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.executor_tasks import CHANGED, PackedData, Payload, drain, expect_rows, map_shard, store_of
 from sparkdl.spark.job_watch import tagged
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
@@ -149,7 +149,7 @@ def run_each(
         if stop_requested() is not None:
             raise stopped("its unfinished tasks were cancelled") from error
         lost = WorkerLost(f"Spark failed the tasks: {first_lines(error)}", place=ErrorContext("map"))
-        raise cancellation(error) or profile_conflict(error) or lost from error
+        raise cancellation(error) or invalid_setting(error) or lost from error
     finally:
         with suppress(*GONE):
             rows.unpersist()

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +34,12 @@ def qualify(spark: SparkSession, path: StrPath) -> str:
     hadoop: Any = context._jvm.org.apache.hadoop.fs.Path(os.fspath(path))  # type: ignore[union-attr]
     system = hadoop.getFileSystem(context._jsc.hadoopConfiguration())
     return str(system.makeQualified(hadoop).toString())
+
+
+def result_limit() -> int | None:
+    """Bytes that Spark's driver accepts as results of a job; None for any number, or without a driver."""
+    context: Any = SparkContext._active_spark_context
+    return context and (int(context._jsc.sc().conf().getSizeAsBytes("spark.driver.maxResultSize", "1g")) or None)
 
 
 @contextmanager

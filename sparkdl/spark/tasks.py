@@ -31,7 +31,7 @@ from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
 from sparkdl.spark.columns import col, numbered, select_columns
-from sparkdl.spark.error_messages import cancellation, first_lines, profile_conflict
+from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.executor_tasks import PACKED, MapTask, PackedData, PackTask, ReduceTask, delete_files, first_rows
 from sparkdl.spark.independent_tasks import EachTask, run_each
 from sparkdl.spark.jvm import GONE, JVM_ERRORS, job_description
@@ -139,7 +139,7 @@ class SparkTaskRunner:
             raise WorkerLost(f"results of round {number} were lost {_TRIES} times.", place=ErrorContext("reduce"))
         except JVM_ERRORS as error:
             lost = WorkerLost(f"Spark failed round {number}: {first_lines(error)}", place=ErrorContext("map"))
-            raise cancellation(error) or profile_conflict(error) or lost from error
+            raise cancellation(error) or invalid_setting(error) or lost from error
         finally:
             if broadcast is not None:
                 with suppress(*GONE):
@@ -163,7 +163,6 @@ class SparkTaskRunner:
                 yield result
 
     def _shipped(self, work: MapReduce) -> Any:
-        """The pickled work; a large one, such as an objective with a trained model, is broadcast once."""
         shipped = ship(work)
         if len(shipped) <= _INLINE:
             return shipped

@@ -13,6 +13,9 @@ from sparkdl.errors import InvalidInput
 
 _CHUNK = 1 << 20  # labels per scan
 
+IGNORED = -100
+"""The label that a model ignores if nothing is known of its loss: the default of torch."""
+
 LabelBounds = dict[str, tuple[float, float]]
 """The smallest and the largest label by column."""
 

@@ -251,7 +251,6 @@ class _RefuseBroadcasts(TorchFunctionMode):
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """The tensors in nested lists, tuples and dicts."""
     if isinstance(value, Tensor):
         return [value]
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()

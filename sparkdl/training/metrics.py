@@ -140,7 +140,6 @@ def together(metrics: Metrics, states: Sequence[Mapping[str, Mapping[str, Any]]]
 
 
 def _parts(metric: Any) -> dict[str, Any]:
-    """The metric and the metrics inside it, by module name."""
     return {name: inner for name, inner in metric.named_modules() if hasattr(inner, "metric_state")}
 
 

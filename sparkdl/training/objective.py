@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.data.batch import Input, arguments
@@ -105,13 +105,13 @@ class Objective:
         Raises:
             InvalidInput: the factory returned no module, or a parameter is lazy, complex, or none can be trained.
         """
-        module = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
-        if not isinstance(module, nn.Module):
-            raise InvalidInput(f"model() returned {type(module).__name__}; expected a torch.nn.Module.")
-        if lazy := [name for name, value in module.named_parameters() if isinstance(value, UninitializedParameter)]:
+        module = new_module(self.model)
+        tensors = [*module.named_parameters(), *module.named_buffers()]
+        if lazy := [name for name, value in tensors if is_lazy(value) or value.is_meta]:
             raise InvalidInput(
-                f"{type(module).__name__} has lazy parameters without a shape: {listed(lazy)}. Replace its lazy "
-                "layers, such as nn.LazyLinear(8) by nn.Linear(in_features, 8), or call it once and set the module."
+                f"{type(module).__name__} has lazy parameters without a shape, or tensors on the device 'meta': "
+                f"{listed(lazy)}. Replace its lazy layers, such as nn.LazyLinear(8) by nn.Linear(in_features, 8), or "
+                "call it once and set the module; make the model on the CPU."
             )
         if not any(parameter.requires_grad for parameter in module.parameters()):
             raise InvalidInput(f"{type(module).__name__} has no trainable parameters; nothing can be trained.")
@@ -203,6 +203,14 @@ class Objective:
         if isinstance(loss, nn.Module):
             loss = copy.deepcopy(loss).to(device=device or self.device, dtype=self.dtype)
         return Criterion(loss)
+
+
+def new_module(factory: ModelFactory | nn.Module) -> nn.Module:
+    """A new module of a factory, or a copy of a module; raises InvalidInput if the factory returns none."""
+    module = copy.deepcopy(factory) if isinstance(factory, nn.Module) else factory()
+    if not isinstance(module, nn.Module):
+        raise InvalidInput(f"the factory returned {type(module).__name__}; expected a torch.nn.Module.")
+    return module
 
 
 def length_arguments(scheduler: SchedulerFactory | None) -> set[str]:

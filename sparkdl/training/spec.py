@@ -45,6 +45,7 @@ class TrainingSpec:
         cache_on_device: whether a GPU holds the shard: ``"auto"`` if it takes at most half of the free memory,
             ``"always"`` or ``"never"``. Batches with ``collate`` or ``augment`` are made on the CPU.
         measured: whether workers report progress and phase times.
+        result_limit: bytes that the driver accepts as a result, ``spark.driver.maxResultSize``; default: any number.
     """
 
     objective: Objective
@@ -67,6 +68,7 @@ class TrainingSpec:
     checkpointer: Any = None  # a Checkpointer; untyped, so that the loop does not import its modules
     cache_on_device: str = "auto"
     measured: bool = True
+    result_limit: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "micro_batches"):

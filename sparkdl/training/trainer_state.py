@@ -10,6 +10,7 @@ from typing import Any
 
 from sparkdl.cluster.group.world import World
 from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import check_weights
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record
 from sparkdl.training.callbacks import Requests, called_on, load_states, states_of
@@ -34,6 +35,7 @@ class TrainerState:
 
     def __init__(self, world: World, training: TrainingSpec, replica: Replica, sync: Sync, rows: Rows) -> None:
         self.world, self.training, self.replica, self.sync, self.rows = world, training, replica, sync, rows
+        check_weights(replica.module, training.result_limit)
         self.group = world.group()
         self.history: list[dict[str, Any]] = []  # one row per epoch, the same on every worker
         # Shape and dtype of one row of each input, shape of one output row, seconds of training and of its phases.
@@ -70,6 +72,8 @@ class TrainerState:
 
     def start(self) -> None:
         """Start the clock of the first epoch; restore random numbers, since callbacks may have drawn some."""
+        if self.training.checkpointer is not None:
+            self.training.checkpointer.check(self.state())
         self._started = time.monotonic() - self._spent
         if self._random is not None:
             set_random_state(self._random, self.world.device)

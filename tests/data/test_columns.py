@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from sparkdl.data.arrow_types import element_type
-from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.columns import Columns, InputColumn, element_type
 from sparkdl.errors import InvalidInput
 
 FLOAT = pa.float32()

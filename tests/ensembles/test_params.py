@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 
 import numpy as np
@@ -13,12 +14,13 @@ from pyspark.ml.feature import StandardScaler
 from pyspark.ml.regression import DecisionTreeRegressor, LinearRegression
 from pyspark.sql import functions as F
 
+from sparkdl import TorchClassifier
 from sparkdl.ensembles import params
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.best_of import BestOf
 from sparkdl.ensembles.boosting.estimator import Boosting
 from sparkdl.ensembles.stacking import Stacking
-from sparkdl.errors import SparkdlError
+from sparkdl.errors import InvalidInput, SparkdlError
 from tests.sessions import frame
 
 
@@ -33,6 +35,17 @@ def looks(monkeypatch):
 @pytest.fixture
 def given(spark):
     return frame({"id": np.arange(30), "x": np.linspace(0, 1, 30), "label": np.linspace(0, 1, 30) ** 2})
+
+
+def test_members_of_an_earlier_version_had_other_validation_rows(given, tmp_path):
+    bagging = Bagging(base=TorchClassifier(inputCols=["x"], validationFraction=0.5), idCol="id", runDir=str(tmp_path))
+    path = tmp_path / "ensemble.json"
+    with bagging.running(given):
+        saved = json.loads(path.read_text())
+    assert saved["configuration"].pop("validationSplit")
+    path.write_text(json.dumps(saved))
+    with pytest.raises(InvalidInput, match=r"earlier version .* rows would change"), bagging.running(given):
+        pass
 
 
 NONE = StorageLevel.NONE

@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights import pack, read_state, unpack
+from sparkdl.io.weights import check_weights, pack, read_state, unpack
 
 
 class Tied(nn.Module):
@@ -39,6 +39,8 @@ class Mixed(nn.Module):
         self.register_buffer("mask", torch.tensor([True, False, True]))
         self.register_buffer("columns", torch.randn(4, 5).t())  # not contiguous
         self.register_buffer("bits", self.wide.detach().view(torch.int64))  # the same memory as another dtype
+        self.register_buffer("phase", torch.randn(2, dtype=torch.complex128).conj())
+        self.register_buffer("small", torch.ones(2, dtype=torch.float8_e5m2))
         self.register_buffer("empty", torch.empty(0))
         self.register_buffer("also_empty", torch.empty(0))
         self.register_buffer("unsaved", torch.zeros(2), persistent=False)
@@ -61,7 +63,7 @@ def test_weights_come_back_bit_identical(make):
         unpack(packed, loaded)
         for name, tensor in module.state_dict().items():
             assert loaded.state_dict()[name].dtype == tensor.dtype
-            assert torch.equal(loaded.state_dict()[name], tensor)
+            assert loaded.state_dict()[name].tolist() == tensor.tolist()
         assert pack(loaded) == packed
 
 
@@ -77,6 +79,57 @@ def test_tied_weights_are_written_once_and_stay_tied():
     unpack(packed, loose)
     for weight in (loaded.head.weight, loose.head.weight, loose.embedding.weight):
         assert torch.equal(weight, module.embedding.weight)
+
+
+class Extra(nn.Module):
+    """A module with extra state."""
+
+    def __init__(self, extra=None):
+        super().__init__()
+        self.extra = extra
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+class Unloadable(nn.Module):
+    def get_extra_state(self):
+        return 1
+
+
+def with_buffer(buffer):
+    module = nn.Module()
+    module.register_buffer("buffer", buffer)
+    return module
+
+
+@pytest.mark.parametrize(
+    "extra", [torch.ones(2), None, 0.5, "a", b"a", [], {"a": [1, (2, None)], 3: torch.eye(2) * 1j}]
+)
+def test_extra_state_comes_back(extra):
+    module, loaded = nn.Sequential(Extra(extra)), nn.Sequential(Extra())
+    check_weights(module)
+    unpack(pack(module), loaded)
+    assert repr(loaded[0].extra) == repr(extra)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Sequential(Extra({"seen": {1, 2}})), "0._extra_state.seen is of type set; expected tensors"),
+        (lambda: Extra(nn.ReLU()), "_extra_state is of type ReLU"),
+        (lambda: nn.Sequential(Unloadable()), "0 is a Unloadable, which has get_extra_state; expected set_extra_state"),
+        (lambda: with_buffer(torch.eye(2).to_sparse()), "buffer is a torch.sparse_coo tensor"),
+        (lambda: with_buffer(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8)), "buffer is .* of quint8"),
+        (lambda: nn.Linear(500, 500), "the weights of Linear have 1.002 MB, .* of 1 MB; .* spark.driver.maxResultSize"),
+    ],
+)
+def test_weights_that_cannot_be_returned_are_found_at_once(make, message):
+    with pytest.raises(InvalidInput, match=message):
+        check_weights(make(), limit=1_000_000)
 
 
 def aliased(aliases):

@@ -11,9 +11,10 @@ from pyspark.sql import functions as F
 from sklearn import metrics as right
 
 from sparkdl import TorchClassifier, TorchModel
+from sparkdl.cli.saved_models import output_columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.evaluation import MOST_CLASSES, ClassifierMetrics
+from sparkdl.ml.evaluation import MOST_CLASSES, ClassifierMetrics, held_out
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -54,6 +55,27 @@ def test_metrics_of_a_model_equal_scikit_learns(spark):
     line = TorchModel(factory=nets.column, weights=pack(nets.column()), kind="regressor").setLabelCol("value")
     expected = nets.column()(torch.from_numpy(x)).detach().numpy().ravel()
     assert line.evaluate(rows).r2 == pytest.approx(right.r2_score(arrays["value"], expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("ignored", [-100, 255, 2, None])
+def test_ignored_label_counts_nowhere(spark, tmp_path, ignored):
+    random = np.random.default_rng(2)
+    x = random.normal(size=(40, 3)).astype(np.float32)
+    labels = np.r_[random.integers(0, 2, 30), [ignored or 7] * 10]
+    model = TorchModel(factory=nets.two_scores, weights=pack(torch.nn.Linear(3, 2)), kind="classifier", ignored=ignored)
+    model.save(str(tmp_path / "model"))
+    loaded = TorchModel.load(str(tmp_path / "model"))
+    found = loaded.evaluate(frame({"features": x, "label": labels}))
+    if ignored is None:  # a label of no class is wrong
+        assert (found.rows, found.ignored, found.accuracy <= 0.75) == (40, 0, True)
+        return
+    expected = model.evaluate(frame({"features": x[:30], "label": labels[:30]})).figures()
+    assert found.figures() == {**expected, "log_loss": pytest.approx(expected["log_loss"]), "ignored": 10}
+    assert f"of 30 rows, 10 ignored)\nmacro F1 {found.macro_f1:.4f}" in found.text()
+    printed = held_out(
+        loaded.transform(frame({"features": x, "label": labels})), "label", output_columns(loaded), classes=True
+    )
+    assert printed == f"held-out accuracy {found.accuracy:.4f}"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 from functools import partial
@@ -13,11 +14,16 @@ from pyspark.ml import PipelineModel
 from pyspark.ml.feature import StandardScaler
 from torch import nn
 
-from sparkdl import TorchModel, WarmStart
+from sparkdl import ParallelSGD, TorchModel, WarmStart
 from sparkdl.cli.pipeline.stages import _warmed
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from tests.ml.rows import classifier
+from sparkdl.ml.inference.scorer import restored
+from sparkdl.ml.persistence.export import export, load
+from sparkdl.rounds.parameters import module_of, start
+from sparkdl.training.objective import Objective
+from tests.ml import nets
+from tests.ml.rows import ROWS, classifier
 
 LINEAR = partial(nn.Linear, 3, 2)
 
@@ -28,16 +34,42 @@ def equal(first: nn.Module, second: nn.Module) -> bool:
 
 def test_each_module_has_its_own_copy_of_the_weights():
     earlier = LINEAR()
-    start = WarmStart(LINEAR, pack(earlier))
-    first, second = start(), start()
+    factory = WarmStart(LINEAR, pack(earlier))
+    first, second = factory(), factory()
     assert equal(first, earlier)
     with torch.no_grad():
         first.weight.zero_()
     assert equal(second, earlier)
-    assert equal(pickle.loads(pickle.dumps(start))(), earlier)  # noqa: S301 - our own
+    assert equal(pickle.loads(pickle.dumps(factory))(), earlier)  # noqa: S301 - our own
     module = LINEAR()
     assert equal(WarmStart(module, pack(earlier))(), earlier)
     assert not equal(module, earlier)  # a given module stays unchanged
+
+
+class Half(nn.Linear):
+    """A layer of bfloat16 with an integer that no float has."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2, dtype=torch.bfloat16)
+        self.register_buffer("count", torch.tensor(2**60 + 1))
+        self.register_buffer("mean", torch.zeros(3))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_weights_keep_their_precision(precision):
+    earlier = Objective(Half, nn.MSELoss(), precision=precision).build()
+    for value in (*earlier.parameters(), earlier.mean):
+        nn.init.uniform_(value)
+    later = Objective(WarmStart(Half, pack(earlier)), nn.MSELoss(), precision=precision)
+    for module in (later.build(), restored(Half, pack(earlier), precision), module_of(later, start(later, 0)[0])):
+        assert equal(module, earlier)
+
+
+def test_copy_of_a_program_keeps_its_precision():
+    program = load(export(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), [torch.ones(2, 3)])).double()
+    for value in (*program.parameters(), program.get_buffer("program.1.running_mean")):
+        nn.init.uniform_(value)
+    assert equal(copy.deepcopy(program), program)
 
 
 @pytest.mark.parametrize(
@@ -54,18 +86,21 @@ def test_weights_that_do_not_fit_raise(factory, message):
 
 def test_fit_continues_from_an_earlier_model(data, tmp_path):
     run = {"runDir": str(tmp_path / "run"), "checkpointInterval": "1 epoch"}
-    estimator = classifier(model=LINEAR, numWorkers=1, batchSize=30, epochs=4, seed=1)
+    estimator = classifier(model=nets.Seen, numWorkers=1, batchSize=30, epochs=4, seed=1)
     earlier = estimator.fit(data)
-    start = WarmStart.of(earlier, LINEAR)
-    later = estimator.copy().setParams(model=start, **run).fit(data)
+    warm = WarmStart.of(earlier, nets.Seen)
+    later = estimator.copy().setParams(model=warm, **run).fit(data)
+    assert (earlier.module().rows, later.module().rows) == (4 * ROWS, 8 * ROWS)  # extra state
     first, last = earlier.history[-1]["loss"], later.history[-1]["loss"]
     assert last < first < earlier.history[0]["loss"]
     assert later.history[0]["loss"] < first
     text = json.loads((tmp_path / "run/config.json").read_text())["model"]
-    assert start.digest in text
+    assert warm.digest in text
     assert len(text) < 200  # the hash and not the bytes
     with pytest.raises(InvalidInput, match="belongs to"):  # another start is another run
-        estimator.copy().setParams(model=WarmStart(LINEAR, pack(LINEAR())), **run).fit(data)
+        estimator.copy().setParams(model=WarmStart(nets.Seen, pack(nets.Seen())), **run).fit(data)
+    with pytest.raises(InvalidInput, match=r"Seen has extra state, '_extra_state', of which rounds have no mean"):
+        classifier(model=nets.Seen, strategy=ParallelSGD()).fit(data)
     later.save(str(tmp_path / "model"))  # as the factory alone: nothing is pickled
     loaded = TorchModel.load(str(tmp_path / "model"))
     assert equal(loaded.module(), later.module())

@@ -266,8 +266,10 @@ def test_complex_parameters_lost_their_imaginary_part() -> None:
 
 
 def test_lazy_layers_failed_with_an_error_of_torch() -> None:
-    with pytest.raises(InvalidInput, match="LazyLinear has lazy parameters without a shape: 'weight', 'bias'"):
+    with pytest.raises(InvalidInput, match=r"LazyLinear has lazy parameters without a shape.*: 'weight', 'bias'"):
         Objective(partial(nn.LazyLinear, 1), nn.MSELoss()).build()
+    with pytest.raises(InvalidInput, match="or tensors on the device 'meta': 'weight', 'bias'"):
+        Objective(partial(nn.Linear, 1, 1, device="meta"), nn.MSELoss()).build()
 
 
 def test_batch_normalisation_of_one_row_was_tried_again() -> None:

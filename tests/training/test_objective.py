@@ -251,8 +251,8 @@ def test_weights_and_loss_have_dtype_of_precision(precision: str, dtype: torch.d
     [
         ({"model": nn.ReLU}, "ReLU has no trainable parameters; nothing can be trained"),
         ({"model": nn.Linear(2, 1).requires_grad_(False)}, "has no trainable parameters"),
-        ({"model": lambda: None}, r"model\(\) returned NoneType; expected a torch.nn.Module"),
-        ({"model": lambda: nn.Linear}, r"model\(\) returned type; expected a torch.nn.Module"),
+        ({"model": lambda: None}, "the factory returned NoneType; expected a torch.nn.Module"),
+        ({"model": lambda: nn.Linear}, "the factory returned type; expected a torch.nn.Module"),
         ({"loss": nn.KLDivLoss(reduction="sum")}, "has reduction='sum'; expected 'mean'"),
         ({"loss": "mse"}, r"loss is .*; expected a function loss\(output, target\), or an nn loss"),
         ({"loss": nn.MSELoss}, r"loss is .*; expected a function loss\(output, target\), or an nn loss"),

@@ -144,6 +144,9 @@ class Folder:
         start = self.start[world.rank] if isinstance(self.start, tuple) else self.start
         return None if start is None else unpack_state(self.file(start, world.rank).read_bytes())
 
+    def check(self, state: dict[str, Any]) -> None:
+        pass
+
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
         self.file(world.clock.step, world.rank).write_bytes(pack_state(state()))
         if world.clock.step == self.stop:

@@ -9,7 +9,7 @@ users' weights w_i and a learning rate nu,
     loss = sum_i w_i (y_i - F_m(x_i))^2 / sum_i w_i
 
 Other losses need an optimal factor per leaf; for the squared loss the regressor already predicts it. The sums are exact
-(``exact_sums.py``). Early stopping monitors the loss on the validation rows.
+(``sparkdl.spark.exact_sums``). Early stopping monitors the loss on the validation rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pyspark.ml import Model
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.boosting.exact_sums import exact_sums
 from sparkdl.ensembles.boosting.protocol import MemberResult
 from sparkdl.ensembles.boosting.running_sums import SUM, TERM, RunningSums
 from sparkdl.ensembles.target import Target, not_finite
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.columns import col
+from sparkdl.spark.exact_sums import exact_sums
 from sparkdl.training.early_stopping import EarlyStopping
 
 RESIDUAL = "sparkdl residual"
@@ -43,7 +43,7 @@ class Start:
 
 
 def start_of(dataset: DataFrame, target: Target) -> Start:
-    """Compute the start of boosting; Spark computes the rows three times.
+    """Compute the start of boosting; Spark computes the rows twice.
 
     Raises:
         InvalidInput: a label or weight is invalid, or no weight is above 0.

@@ -13,7 +13,7 @@ With K = 2 this is AdaBoost.M1 (Freund and Schapire, 1997). As in scikit-learn, 
 1 and is the last one. A member with err_m >= 1 - 1/K, no better than chance, is discarded and ends the boosting.
 
 Weights are stored as logarithms, L_i = log(u_i) + S_i, and summed in units of the largest, e^P with P = max_i L_i, so
-they cannot overflow. The sums are exact (``exact_sums.py``).
+they cannot overflow. The sums are of integers, in units of 2^-53: bit-identical for any partitioning of the rows.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from pyspark.ml import Model
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.boosting.exact_sums import as_float, fixed_sum
 from sparkdl.ensembles.boosting.protocol import MemberResult
 from sparkdl.ensembles.boosting.running_sums import SUM, TERM, RunningSums
 from sparkdl.ensembles.target import Target, not_finite
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import col
+from sparkdl.spark.exact_sums import whole_sum
 
 WEIGHT = "sparkdl weight"
 
 _NOTHING = float("-inf")  # logarithm of weight 0
+_UNITS = 2.0**53  # of the sums, per weight of e^P
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class SammeRounds:
         counts, missed = self._target.counts, col(TERM) == 1.0
         sums = []
         for name, rows in (("wrong", counts & missed), ("right", counts & ~missed)):
-            sums.append(fixed_sum(F.when(rows, self._units())).alias(name))
+            sums.append(whole_sum(F.when(rows, self._units() * _UNITS)).alias(name))
             sums.append(F.max(F.when(rows, col(SUM))).alias(f"{name} peak"))
         (totals,) = self.running.predict(model).agg(*sums).collect()
         wrong, right = int(totals["wrong"] or 0), int(totals["right"] or 0)
@@ -141,14 +142,14 @@ class SammeRounds:
         counts, frame = self._target.counts, self.running.frame
         ((peak, rows),) = frame.agg(F.max(F.when(counts, col(SUM))), F.count_if(counts)).collect()
         self._peak, self._rows = float(peak), int(rows)
-        ((total,),) = frame.agg(fixed_sum(F.when(counts, self._units()))).collect()
-        self._mean = as_float(total) / self._rows
+        ((total,),) = frame.agg(whole_sum(F.when(counts, self._units() * _UNITS))).collect()
+        self._mean = int(total or 0) / _UNITS / self._rows
 
     def _units(self) -> Column:
         return F.exp(col(SUM) - F.lit(self._peak))
 
     def _reweigh(self, totals: Row, alpha: float) -> None:
-        wrong, right = as_float(totals["wrong"]), as_float(totals["right"])
+        wrong, right = (int(totals[name] or 0) / _UNITS for name in ("wrong", "right"))
         highest = _NOTHING if totals["right peak"] is None else float(totals["right peak"])
         peak = max(highest, float(totals["wrong peak"]) + alpha)
         total = right * math.exp(self._peak - peak) + wrong * math.exp(self._peak + alpha - peak)

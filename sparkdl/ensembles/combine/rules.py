@@ -151,7 +151,6 @@ def _score(outputs: Tensor) -> Tensor:
 
 
 def _two_scores(output: Tensor) -> Tensor:
-    """Two-class scores whose softmax is the sigmoid of a single score."""
     if output.dim() > 2 or not _is_one_score(output.unsqueeze(0)):
         return output.double()
     score = output.reshape(-1).double()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -42,18 +42,19 @@ class MemberStore(SharedDirectory):
     def _members(self) -> Folder:
         return Folder(self.folder.system, self.folder.at(_MEMBERS))
 
-    def begin(self, configuration: Mapping[str, Any]) -> None:
+    def begin(self, configuration: Mapping[str, Any], more: Callable[[Any], Mapping[str, Any]] = lambda _: {}) -> None:
         """Write the configuration and the token, on the driver; ``withdraw`` deletes the token.
 
         Args:
             configuration: JSON values by name: everything that the members depend on, and the rows' fingerprint.
+            more: further values, from the stored configuration, or from None without one.
 
         Raises:
             InvalidInput: the stored members have another configuration; the message names the differences.
         """
-        current = json.loads(json.dumps(configuration))
         names = [*self._members.sizes(""), *self._members.folders()]
         stored = self._configuration(names)
+        current = json.loads(json.dumps({**configuration, **more(stored)}))
         if stored is None:
             text = json.dumps({"format": _FORMAT, "configuration": current}, indent=2) + "\n"
             self.folder.write(_ENSEMBLE, text.encode())

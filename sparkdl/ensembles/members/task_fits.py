@@ -98,8 +98,9 @@ def _fitted(
     restored = [index for index, state in states.items() if store is None or state["fit"] != store.token]
     plan.expect(len(members), sorted(states))
     # The labels of all rows are validated; a member's rows may lack a class.
+    different: dict[str, Any] = {"classes": None} | ({} if store is None else {"result_limit": None})
     trainings = {
-        member.index: replace(member.estimator.training(), objective=objectives[member.index], classes=None)
+        member.index: replace(member.estimator.training(), objective=objectives[member.index], **different)
         for member in missing
     }
     work = MemberWork(trainings, {member.index: member.draw for member in missing}, store)

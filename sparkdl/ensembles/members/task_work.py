@@ -92,6 +92,7 @@ def drawn(shard: Shard, draw: Draw) -> Shard:
 
 
 def _write(store: MemberStore, index: int, state: dict[str, Any]) -> None:
+    # A failure would lose the training, and an OSError would also end the other members.
     for left in reversed(range(_TRIES)):
         try:
             store.write(index, state)

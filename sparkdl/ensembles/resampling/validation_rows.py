@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections import ChainMap
+from collections.abc import Sequence
+from typing import Any
 
 from pyspark.ml import Estimator
 from pyspark.ml.param import Params
@@ -17,11 +19,10 @@ def with_validation_column(base: Estimator[Any], rows: DataFrame) -> tuple[Estim
 
     If a pipeline makes the columns that decide on a row's side, its network keeps the Param and marks the rows itself.
     """
-    if not any(map(_has_fraction, within(base))):
+    if not _networks(base):
         return base, rows
     copied = base.copy()
-    for part in filter(_has_fraction, within(copied)):
-        network = cast(DistributedEstimator, part)
+    for network in _networks(copied):
         derived = network.derived_columns()
         if {column.name for column in derived.side_columns} <= {*rows.columns}:
             read = derived.with_validation(rows)
@@ -31,5 +32,12 @@ def with_validation_column(base: Estimator[Any], rows: DataFrame) -> tuple[Estim
     return copied, rows
 
 
-def _has_fraction(part: Params) -> bool:
-    return isinstance(part, DistributedEstimator) and part.getValidationFraction() is not None
+def described_splits(bases: Sequence[Estimator[Any]], rows: DataFrame, saved: object) -> dict[str, str]:
+    """``DerivedColumns.described_split`` of all networks in the bases."""
+    derived = [network.derived_columns() for base in bases for network in _networks(base)]
+    return dict(ChainMap(*(columns.described_split(rows, saved) for columns in derived)))
+
+
+def _networks(base: Params) -> list[DistributedEstimator]:
+    networks = [part for part in within(base) if isinstance(part, DistributedEstimator)]
+    return [network for network in networks if network.getValidationFraction() is not None]

@@ -5,19 +5,21 @@ scikit-learn's weights of the k classes among the training rows,
 
     c(y) = sum_i a_i / (k sum_(i: y_i = y) a_i)
 
-The sums are of decimals: sums of doubles depend on the order of the rows, and a run resumes only with equal weights.
+The sums are exact, since a run resumes only with equal weights: rounded ones would depend on the order of the rows.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NumericType
 from torch import Tensor, nn
@@ -26,13 +28,12 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import TrainingParams
 from sparkdl.spark.columns import col
+from sparkdl.spark.exact_sums import sums_by
 from sparkdl.spark.jvm import job_description
 from sparkdl.training.labels import Classes
 from sparkdl.training.loss import as_module
 
 _MOST_CLASSES = 100_000  # of unknown number
-_LARGEST = 1e10  # weight of a row
-_SUMMED = "decimal(38,18)"  # up to 10^20
 
 ClassWeights = list[float | None]
 """A weight for each class; None for a class without training rows."""
@@ -79,11 +80,13 @@ class WeightsByClass:
         Raises:
             InvalidInput: a label is no class index, or a weight is invalid.
         """
-        counted = self._counted(frame, columns)
+        sums = self._summed(frame, columns)
         if isinstance(self.given, tuple):
             return [*self.given]
-        sides = [{int(row["label"]): row["weight"] for row in counted if row["held"] is held} for held in (False, True)]
-        training, validation = ({label: float(mass) for label, mass in side.items() if mass} for side in sides)
+        training, validation = (
+            {int(label): total for (label, side), total in sums.items() if side is held and total}
+            for held in (False, True)
+        )
         weights = balanced(training)
         if weights and (unseen := sorted(validation.keys() - training.keys())):
             warnings.warn(
@@ -106,30 +109,27 @@ class WeightsByClass:
 
     @property
     def _count(self) -> int | None:
-        """The number of classes, if it is known."""
         return len(self.given) if isinstance(self.given, tuple) else self.classes.count
 
-    def _counted(self, frame: DataFrame, columns: Columns) -> list[Row]:
-        """The labels of training rows and of validation rows, with the sums of their weights, from one job."""
+    def _summed(self, frame: DataFrame, columns: Columns) -> dict[tuple[Any, ...], Fraction]:
+        """The total weights by (label, whether the rows are validation rows), from one job."""
         self._check_type(frame, columns)
         label, own = _label_and_weight(columns)
         held = F.lit(False)
         if columns.validation is not None:
             held = F.coalesce(col(columns.validation.name).cast("boolean"), held)
-        wrong = ~F.coalesce(own.between(0, _LARGEST), F.lit(False))
-        sums = F.sum(own.try_cast(_SUMMED)).alias("weight"), F.count_if(wrong).alias("wrong")
         # Labels that are no classes may be many. Among so many, one is no class.
         most = 2 * (self._count or _MOST_CLASSES) + 3
         with job_description(frame.sparkSession, "sparkdl: count the classes"):
-            rows = frame.groupBy(label.alias("label"), held.alias("held")).agg(*sums).limit(most).collect()
-        if (count := sum(row["wrong"] for row in rows)) and columns.weight is not None:
+            sums = sums_by(frame, F.when(own >= 0, own).otherwise(math.nan), most, label=label, held=held)
+        if (count := sum(wrong for _, wrong in sums.values())) and columns.weight is not None:
             raise InvalidInput(
-                f"weight column {columns.weight.name!r} holds {count} values that are no numbers from 0 to "
-                f"{_LARGEST:g}; expected such weights beside classWeights."
+                f"weight column {columns.weight.name!r} holds {count} values that are no finite numbers of at least 0; "
+                "expected such weights beside classWeights."
             )
-        rows = [row for row in rows if self.classes.ignored is None or row["label"] != self.classes.ignored]
-        self._check_labels(rows, columns)
-        return rows
+        totals = {key: total for key, (total, _) in sums.items() if key[0] is None or key[0] != self.classes.ignored}
+        self._check_labels({label for label, _ in totals}, columns)
+        return totals
 
     def _check_type(self, frame: DataFrame, columns: Columns) -> None:
         (target,) = columns.targets
@@ -140,10 +140,10 @@ class WeightsByClass:
                 "one class index per row."
             )
 
-    def _check_labels(self, rows: list[Row], columns: Columns) -> None:
+    def _check_labels(self, labels: Collection[float | None], columns: Columns) -> None:
         (target,) = columns.targets
         most = self._count or _MOST_CLASSES
-        for label in (row["label"] for row in rows):
+        for label in labels:
             if label is None or not (label.is_integer() and 0 <= label < most):
                 reason = f" classWeights has {most} numbers." if isinstance(self.given, tuple) else ""
                 found = "null" if label is None else int(label) if label.is_integer() else label
@@ -153,15 +153,19 @@ class WeightsByClass:
                 )
 
 
-def balanced(masses: Mapping[int, float]) -> ClassWeights:
-    """The weights that make the totals of all classes equal, from the total of each class."""
-    total = sum(masses[label] for label in sorted(masses))
-    labels = range(max(masses, default=-1) + 1)
-    return [total / (len(masses) * masses[label]) if label in masses else None for label in labels]
+def balanced(totals: Mapping[int, Fraction]) -> ClassWeights:
+    """The weights that make the totals of all classes equal; raises InvalidInput if one exceeds the largest double."""
+    total, labels = sum(totals.values()), range(max(totals, default=-1) + 1)
+    try:
+        return [float(total / (len(totals) * totals[label])) if label in totals else None for label in labels]
+    except OverflowError as error:
+        raise InvalidInput(
+            "classWeights is 'balanced', and the rows of one class weigh 1e308 times as much as those of another; "
+            "expected row weights of similar size."
+        ) from error
 
 
 def _label_and_weight(columns: Columns) -> tuple[SparkColumn, SparkColumn]:
-    """The label and the weight in ``weightCol``, doubles."""
     assert isinstance(columns.target, InputColumn)
     weight = F.lit(1.0) if columns.weight is None else col(columns.weight.name).cast("double")
     return col(columns.target.name).cast("double"), weight

@@ -1,14 +1,16 @@
 """The rows of a fit with their derived columns.
 
 With ``validationFraction`` f, a row is a validation row if h(row) < -2^63 + f 2^64. The hash h is xxHash64 of the id,
-or without ``idCol`` of inputs and labels, with floating-point numbers as doubles. So a row's side depends on its values
-alone, not on partitions, precision, row weights or other rows. A larger f adds validation rows and takes none away.
+or without ``idCol`` of inputs and labels, in which equal numbers of any type hash alike. So a row's side depends on its
+values alone, not on types, partitions, precision, row weights or other rows. A larger f adds rows and takes none away.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
@@ -18,13 +20,14 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.derived_columns.class_weights import ClassWeights, WeightsByClass
 from sparkdl.ml.params import TrainingParams
-from sparkdl.spark.columns import same_names, select_columns, transport_cast
-from sparkdl.spark.fingerprint import row_hash
+from sparkdl.spark.columns import col, same_names, select_columns, transport_cast
+from sparkdl.spark.fingerprint import number_hashed, row_hash
 from sparkdl.training.labels import Classes
 
 logger = logging.getLogger(__name__)
 
 _VALIDATION, _WEIGHT = "sparkdl validation", "sparkdl weight by class"
+_SPLIT = "validationSplit"  # in the identity of a run
 
 
 @dataclass(frozen=True)
@@ -90,9 +93,30 @@ class DerivedColumns:
         """Add the column of validation rows alone, without a job."""
         if self.fraction is None:
             return ReadRows(dataset, self.columns)
-        name, bound = _free(dataset, _VALIDATION), int(-(2**63) + self.fraction * 2**64)
-        frame = dataset.withColumn(name, self._hash(dataset) < F.lit(bound).cast("bigint"))
+        name = _free(dataset, _VALIDATION)
+        frame = dataset.withColumn(name, self._is_held_out(dataset))
         return ReadRows(frame, replace(self.columns, validation=InputColumn(name, "bool")))
+
+    def described_split(self, dataset: DataFrame, saved: object) -> dict[str, str]:
+        """The entry for the split in the identity of a run, whose ``saved`` identity lacks it in an earlier version.
+
+        Raises:
+            InvalidInput: ``saved`` is of an earlier version that split the rows in another way, as a Spark job finds.
+        """
+        before = json.dumps(saved)
+        if self.fraction is None or self.columns.row_id is not None:  # ids are hashed as they were
+            return {}
+        if _SPLIT in before or f'"validationFraction": "{self.fraction}"' not in before:
+            return {_SPLIT: "by number"}
+        moved: Any = "unknown many"  # if a pipeline makes the columns
+        if {column.name for column in self.side_columns} <= {*dataset.columns}:
+            moved = dataset.where(self._is_held_out(dataset) != self._is_held_out(dataset, by_type=True)).count()
+        if moved:
+            raise InvalidInput(
+                "the saved run is of an earlier version of sparkdl, in which validation rows depended on the types of "
+                f"columns; {moved} rows would change sides. Finish it with that version, or set another runDir."
+            )
+        return {}
 
     @property
     def side_columns(self) -> tuple[InputColumn, ...]:
@@ -100,16 +124,17 @@ class DerivedColumns:
         row_id = self.columns.row_id
         return (*self.columns.inputs, *self.columns.targets) if row_id is None else (row_id,)
 
-    def _hash(self, dataset: DataFrame) -> SparkColumn:
+    def _is_held_out(self, dataset: DataFrame, *, by_type: bool = False) -> SparkColumn:
         values = {column.name: transport_cast(dataset, column, "float64") for column in self.side_columns}
-        if self.columns.row_id is None:
-            return row_hash(values)
-        # Under this name, the sides are independent of a user's split by a hash of the same ids.
-        return row_hash({"validationFraction": values[self.columns.row_id.name].cast("bigint")})
+        if self.columns.row_id is not None:
+            # Under this name, the sides are independent of a user's split by a hash of the same ids.
+            values = {"validationFraction": values[self.columns.row_id.name].cast("bigint")}
+        elif not by_type:  # as earlier versions did
+            values = {name: number_hashed(col(name), dataset.schema[name].dataType) for name in values}
+        return row_hash(values) < F.lit(int(-(2**63) + (self.fraction or 0) * 2**64)).cast("bigint")
 
 
 def _free(frame: DataFrame, name: str) -> str:
-    """The name, with as many marks as make it a new one."""
     while same_names(frame, name, frame.columns):
         name += "'"
     return name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loss import shapes
-from sparkdl.training.objective import ModelFactory
+from sparkdl.training.objective import ModelFactory, new_module
 
 # Each thread has its own list, so that threads may share a module.
 _OUTPUTS: ContextVar[list[Any] | None] = ContextVar("outputs of the layer", default=None)
@@ -70,5 +69,4 @@ class LayerOutput:
 
     def __call__(self) -> LayerModule:
         """Make the module; raises as ``LayerModule`` does."""
-        made = copy.deepcopy(self.factory) if isinstance(self.factory, nn.Module) else self.factory()
-        return LayerModule(made, self.layer)
+        return LayerModule(new_module(self.factory), self.layer)

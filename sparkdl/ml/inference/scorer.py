@@ -24,7 +24,7 @@ from sparkdl.ml.inference.batch_size import batch_rows, batches
 from sparkdl.ml.inference.model_cache import CPU, CachedModel
 from sparkdl.ml.inference.outputs import Outputs
 from sparkdl.ml.persistence.export import Signature
-from sparkdl.training.objective import ModelFactory, Objective
+from sparkdl.training.objective import ModelFactory, Objective, new_module
 from sparkdl.training.rng import kept_random_state
 from sparkdl.training.trial import row_shapes
 
@@ -109,10 +109,10 @@ def _copied(rows: Array, *, pinned: bool) -> Tensor:
 def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) -> nn.Module:
     """Make a module with its weights, in evaluation mode; ``weights`` are empty if the factory carries them."""
     with kept_random_state():
-        module = Objective(factory, nn.MSELoss(), precision=precision).build()
+        module = new_module(factory)
     if weights:
         unpack(weights, module)
-    return module.eval()
+    return Objective(lambda: module, nn.MSELoss(), precision=precision).build().eval()
 
 
 def score(loaded: CachedModel, inputs: tuple[Input | Array, ...], collate: Collate | None = None) -> Tensor:

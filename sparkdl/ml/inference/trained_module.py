@@ -20,6 +20,7 @@ from sparkdl.ml.inference.scorer import Scorer, restored
 from sparkdl.ml.persistence.architecture import load_architecture
 from sparkdl.ml.persistence.export import Program, Signature, examples, export
 from sparkdl.ml.persistence.saved_folder import SavedFolder
+from sparkdl.training.labels import IGNORED
 from sparkdl.training.objective import ModelFactory, OutputKind
 from sparkdl.training.trial import check_output
 
@@ -37,6 +38,7 @@ class TrainedModule:
     output: list[int] | None = None
     probabilities: bool = False
     signature: Signature | None = None
+    ignored: int | None = IGNORED
 
     @classmethod
     def load(cls, saved: SavedFolder) -> TrainedModule:
@@ -49,11 +51,13 @@ class TrainedModule:
         signature = saved.fields["signature"] and [
             (list(shape), str(dtype)) for shape, dtype in saved.fields["signature"]
         ]
-        return cls(factory, weights, signature=signature, **{name: saved.fields[name] for name in _FIELDS})
+        values = {name: saved.fields[name] for name in _FIELDS}
+        # Models of earlier versions lack the field.
+        return cls(factory, weights, signature=signature, ignored=saved.fields.get("ignored", IGNORED), **values)
 
     def fields(self) -> dict[str, Any]:
         """The JSON values that ``load`` reads."""
-        return {name: getattr(self, name) for name in (*_FIELDS, "signature")}
+        return {name: getattr(self, name) for name in (*_FIELDS, "signature", "ignored")}
 
     @property
     def scalar(self) -> bool:

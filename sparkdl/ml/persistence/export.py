@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ShapesCollection
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import pack, unpack
 from sparkdl.ml.persistence.export_check import Archive
 
 Signature = list[tuple[list[int], str]]
@@ -149,14 +150,12 @@ class Exported(nn.Module):
         return written.getvalue()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _revived, (self._archive, self._trust, self.state_dict(), self.training)
+        return _revived, (self._archive, self._trust, pack(self), self.training)
 
 
-def _revived(archive: bytes, trust: bool, state: dict[str, Tensor], training: bool) -> Exported:
+def _revived(archive: bytes, trust: bool, weights: bytes, training: bool) -> Exported:
     module = load(archive, trust=trust)
-    for name, parameter in module.named_parameters():
-        parameter.data = parameter.data.to(state[name].dtype)
-    module.load_state_dict(state)
+    unpack(weights, module)
     return module.train(training)
 
 

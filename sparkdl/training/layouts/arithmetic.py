@@ -66,7 +66,6 @@ class LossScaler:
 
 
 def _graded(optimizer: torch.optim.Optimizer) -> set[int]:
-    """The ids of an optimizer's parameters that have a gradient."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     return {id(parameter) for parameter in parameters if parameter.grad is not None}
 

@@ -1,4 +1,4 @@
-"""SAMME: its equations, its rounds against a serial computation, and exact sums."""
+"""SAMME: its equations, and its rounds against a serial computation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import functions as F
 
 from sparkdl.ensembles.boosting import running_sums
-from sparkdl.ensembles.boosting.exact_sums import exact_sums
 from sparkdl.ensembles.boosting.running_sums import SUM, TERM
 from sparkdl.ensembles.boosting.samme import WEIGHT, Samme, SammeRounds, classes_of
 from sparkdl.ensembles.target import Target
@@ -45,28 +44,6 @@ def test_weight_of_a_member_is_0_at_chance(classes):
     assert equations.by_chance(wrong, right)
     assert equations.by_chance(wrong + 1, right - 1)
     assert not equations.by_chance(wrong - 1, right + 1)
-
-
-# ---- sums ------------------------------------------------------------------------------------------------------------
-
-
-def test_sums_are_exact_in_any_partitions(spark):
-    random = np.random.default_rng(1)
-    values = random.normal(size=500) * 10.0 ** random.integers(-6, 6, 500)
-    numbers = frame({"v": values, "whole": np.arange(500.0) - 100})
-    columns = {"v": F.col("v"), "whole": F.col("whole")}
-    sums, *others = (exact_sums(numbers.repartition(shards), columns) for shards in (1, 2, 5))
-    assert others == [sums, sums]
-    assert sums["whole"] == sum(range(-100, 400))
-    unit = Fraction(2) ** (math.frexp(np.abs(values).max())[1] - 53)
-    assert sums["v"] == float(sum(round(Fraction(value) / unit) for value in values) * unit)
-
-
-def test_sums_of_missing_and_infinite_values(spark):
-    numbers = frame({"v": np.array([1.0, math.inf, 2.0]), "n": np.array([1.0, math.nan, 0.0]), "z": np.zeros(3)})
-    values = {name: F.col(name) for name in numbers.columns}
-    sums = exact_sums(numbers, values | {"none": F.lit(None).cast("double"), "least": F.lit(5e-324)})
-    assert sums == pytest.approx({"v": math.nan, "n": math.nan, "z": 0, "none": 0, "least": 0}, abs=1e-300, nan_ok=True)
 
 
 # ---- rounds ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -25,7 +26,7 @@ LABELS = np.random.default_rng(0).choice([0, 1, 3], 500, p=[0.7, 0.25, 0.05])
 def test_balanced_weights_are_those_of_scikit_learn():
     classes, counts = np.unique(LABELS, return_counts=True)
     wanted = dict(zip(classes, compute_class_weight("balanced", classes=classes, y=LABELS), strict=True))
-    found = balanced(dict(zip(classes.tolist(), counts.astype(float).tolist(), strict=True)))
+    found = balanced(dict(zip(classes.tolist(), map(Fraction, counts.tolist()), strict=True)))
     assert found == [wanted[0], wanted[1], None, wanted[3]]
     assert balanced({}) == []
 
@@ -45,6 +46,21 @@ def test_weights_of_training_rows_in_any_partitions(spark):
     assert read.class_weights == [pytest.approx(weight, rel=1e-15) if weight else None for weight in expected]
     rows_by_weight = read.frame.select("label", "weight", read.columns.weight.name).collect()
     assert all(row[2] == pytest.approx(row[1] * expected[row[0]], rel=1e-15) for row in rows_by_weight)
+
+
+@pytest.mark.parametrize("scale", [5e-324, 1e-20, 1e-17, 1e300, None])
+def test_row_weights_of_any_size_count_exactly(spark, scale):
+    random, labels = np.random.default_rng(2), np.arange(60) % 3
+    sizes = 10.0 ** random.integers(-200, 200, 60) if scale is None else scale
+    weights = random.integers(1, 50, 60) * random.uniform(1, 2, 60) * sizes
+    totals = {label: sum(map(Fraction, weights[labels == label].tolist())) for label in range(3)}
+    data = frame({"features": np.ones((60, 1)), "label": labels, "weight": weights})
+    fit = TorchClassifier(model=nets.scores, classWeights="balanced", weightCol="weight")
+    for shards in (1, 4):
+        found = fit.derived_columns().read(data.repartition(shards)).class_weights
+        assert found == [float(sum(totals.values()) / (3 * total)) for total in totals.values()]
+    with pytest.raises(InvalidInput, match="one class weigh 1e308 times as much"):
+        balanced({0: Fraction(1), 1: Fraction(10) ** 400})
 
 
 def by_hand(*weights: float):
@@ -80,6 +96,8 @@ def test_fit_equals_one_with_row_weights_by_hand(data, values):
     wanted = rows.classifier(**values | {"weightCol": "w"}).fit(data.withColumn("w", own * by_hand(0.5, 3)))
     assert pack(found.module()) == pack(wanted.module())
     assert found.report["class_weights"] == [0.5, 3.0]
+    if isinstance(values.get("loss"), nn.CrossEntropyLoss):
+        assert found.evaluate(data).ignored == data.where("label = 2").count() > 0
 
 
 @pytest.mark.parametrize(
@@ -122,7 +140,11 @@ def test_settings_without_classes_are_refused(estimator, message):
             "'label' holds null; expected class indices from 0 to 1. pysp",
         ),
         ({"classWeights": [1, 2]}, "array(1)", "'label' has type array<int>; expected one class index per row"),
-        ({"classWeights": [1, 2], "weightCol": "y"}, "label", "weight column 'y' holds .* values that are no numbers"),
+        (
+            {"classWeights": [1, 2], "weightCol": "y"},
+            "label",
+            "weight column 'y' holds .* values that are no finite num",
+        ),
     ],
 )
 def test_invalid_labels_and_weights_are_refused_before_the_launch(data, values, label, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from functools import partial
 
@@ -11,6 +12,7 @@ import torch
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import SparseVector, Vectors
 from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType
 
 from sparkdl import ParallelSGD, TorchClassifier
 from sparkdl.data.columns import InputColumn
@@ -18,6 +20,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.checkpointing import IDENTITY
 from sparkdl.ml.run import Run
+from sparkdl.spark.fingerprint import number_hashed, row_hash
 from tests.ml import nets, rows
 
 COUNT = 3_000
@@ -81,6 +84,55 @@ def test_side_by_id_and_by_equal_vectors(spark):
     number, long = (derived.with_validation(frame.withColumn("id", F.col("id").cast(kind))) for kind in ("int", "long"))
     by_id = [row[-1] for row in number.frame.collect()]
     assert by_id == [row[-1] for row in long.frame.collect()] != sides
+
+
+TYPES = {
+    "x": ["tinyint", "smallint", "int", "float", "double", "decimal(4,0)", "decimal(38,18)"],
+    "label": ["int", "double", "decimal(6,2)", "boolean"],
+    "many": ["array<int>", "array<float>", "array<double>", "array<decimal(9,2)>"],
+    "nested": ["array<array<tinyint>>", "array<array<double>>"],
+    "large": ["decimal(20,1)", "decimal(38,4)"],
+}
+
+
+def test_whole_numbers_of_any_type_are_on_one_side(spark):
+    """Those of bigint, as in earlier versions."""
+    many, large = "array(id, id * 3 % 100)", "if(id = 5, null, 9007199254740993 + id)"
+    columns = {"x": "id % 7", "label": "pmod(id, 2)", "many": many, "nested": f"array({many})", "large": large}
+    rows = spark.range(-100, 100).selectExpr("id", *(f"{text} AS {name}" for name, text in columns.items()))
+    inputs = [name for name in columns if name != "label"]
+    derived = TorchClassifier(inputCols=inputs, validationFraction=0.5).derived_columns()
+
+    def sides(frame):
+        return [row[-1] for row in derived.with_validation(frame).frame.orderBy("id").collect()]
+
+    hashed = ", ".join(f"'{name}', {name} is null, {name}" for name in sorted(columns))
+    expected = [row[0] for row in rows.orderBy("id").selectExpr(f"xxhash64({hashed}) < 0").collect()]
+    assert sides(rows) == expected
+    for name, kinds in TYPES.items():
+        assert [kind for kind in kinds if sides(rows.withColumn(name, F.col(name).cast(kind))) != expected] == []
+    assert sides(rows.withColumn("many", array_to_vector(F.col("many").cast("array<double>")))) == expected
+
+
+def test_other_numbers_are_doubles(spark):
+    rows = spark.createDataFrame(
+        [(math.nan,), (-0.0,), (None,), (-(2.0**63),), (1e300,), (0.1,), (-math.inf,)], "x double"
+    )
+    whole = "if(x in (0, -9223372036854775808), cast(x as bigint), null)"
+    expected = F.expr(f"xxhash64('x', x is null, {whole}, if({whole} is null, x, null))")
+    assert rows.where(row_hash({"x": number_hashed(F.col("x"), DoubleType())}) != expected).count() == 0
+
+
+def test_run_of_an_earlier_version_resumes_with_the_same_sides_alone(spark):
+    derived = TorchClassifier(inputCols=["x"], validationFraction=0.5).derived_columns()
+    rows, earlier = spark.range(100).selectExpr("id + 0.5D AS x", "id AS label"), {"validationFraction": "0.5"}
+    assert derived.described_split(rows, earlier) == {}
+    integers = rows.withColumn("label", F.col("label").cast("int"))
+    described = derived.described_split(integers, None)
+    for other in ({"validationFraction": "0.4"}, earlier | described):
+        assert derived.described_split(integers, other) == described != {}
+    with pytest.raises(InvalidInput, match=r"earlier version .* \d+ rows would change sides. .* another runDir"):
+        derived.described_split(integers, earlier)
 
 
 def held(name: str, fraction: float):
