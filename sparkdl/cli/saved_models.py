@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.ml import Model
 from pyspark.sql import SparkSession
 
 from sparkdl.ensembles.base_learner import column, leaf
 from sparkdl.ensembles.best_of import BestOfModel
+from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.stacking import StackingModel
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files

@@ -41,12 +41,19 @@ class AssembledInputs:
         return cls(collate, floating) if assembled else collate
 
     def __call__(self, inputs: Inputs, target: Tensor | None) -> tuple[Sequence[Input], Tensor | None]:
-        """Concatenate the inputs of a batch."""
+        """Concatenate the inputs of a batch; raises InvalidInput for an integer that the dtype would round."""
         rows = [tensor.reshape(len(tensor), -1) for tensor in inputs if isinstance(tensor, Tensor)]
         if len(rows) < len(inputs):
             raise InvalidInput("assembleInputs is True, and an input has rows of several lengths; expected one length.")
         numbers = torch.cat(rows, 1)
         numbers = numbers if numbers.is_floating_point() else numbers.to(getattr(torch, self.floating))
+        whole = [row for row in rows if row.dtype in (torch.int32, torch.int64) and row.numel()]
+        largest = max((int(row.abs().max()) for row in whole), default=0)
+        if largest > 2 / torch.finfo(numbers.dtype).eps:
+            raise InvalidInput(
+                f"assembleInputs is True, and {self.floating} rounds integers like {largest}. Leave an id out, or give "
+                "it an input of its own, for an embedding; cast a quantity to double, or set precision='fp64'."
+            )
         return ((numbers,), target) if self.collate is None else self.collate((numbers,), target)
 
 

@@ -22,7 +22,7 @@ _CURES = {
     _NAN: "Drop or fill NaN first: df.na.drop() drops rows with NaN in a column of numbers.",
     _INFINITE: "Drop or replace infinite values first, which dividing by 0 and log(0) give.",
 }
-_RECAST = "Round or cast the column first, or give it a dtype that holds its values."
+_RECAST = "Round or cast the column, or give it a dtype that holds its values. Class probabilities are several columns."
 
 
 def count(flat: Array, dtype: np.dtype[Any], *, nulls: int = 0) -> Counts:

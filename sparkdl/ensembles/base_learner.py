@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from pyspark.ml import Estimator, Pipeline, PipelineModel
 from pyspark.ml.classification import Classifier
-from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.param import Params
 from pyspark.ml.regression import Regressor
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +22,7 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.nested_params import within
 from sparkdl.rounds import is_algorithm
+from sparkdl.spark.columns import VECTORS
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import gpus_of_tasks
 from sparkdl.training.objective import OutputKind
@@ -65,7 +65,7 @@ def check_one_class(bases: Sequence[Estimator[Any]], dataset: DataFrame) -> None
         last: Any = leaf(base)
         kind = kind_of(base) if isinstance(last, TrainingParams) else "estimator"
         label = column(base, "labelCol")
-        arrays = label in dataset.columns and isinstance(dataset.schema[str(label)].dataType, ArrayType | VectorUDT)
+        arrays = label in dataset.columns and isinstance(dataset.schema[str(label)].dataType, (ArrayType, *VECTORS))
         if kind == "multilabel":
             raise InvalidInput(f"the base {base.uid} has multiLabel=True; {_ONE_CLASS}.")
         if kind == "classifier" and arrays:

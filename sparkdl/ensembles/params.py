@@ -190,6 +190,6 @@ def _row_id(dataset: DataFrame, name: str) -> Column:
     check_column(dataset, "idCol", name)
     kind = dataset.schema[name].dataType
     if not isinstance(kind, IntegralType) and not (isinstance(kind, DecimalType) and kind.scale == 0):
-        raise InvalidInput(f"idCol is {name!r}, of type {kind.simpleString()}; expected integers.")
+        raise InvalidInput(f"idCol is {name!r}, of type {kind.simpleString()}; expected integers, as of F.xxhash64.")
     missing = F.raise_error(F.lit(f"idCol {name!r} is null in a row; expected an integer in each")).cast("bigint")
     return F.coalesce(col(name).cast("bigint"), missing)

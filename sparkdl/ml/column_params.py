@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,8 @@ def check_arguments(model: Any, columns: Sequence[InputColumn], *, assembled: bo
     The signature is known of a module and of a class, also in a ``partial`` or a ``WarmStart``; other factories are not
     called.
 
+    It warns if a column gets the name of another argument.
+
     Raises:
         InvalidInput: ``forward`` takes fewer arguments, or needs more.
     """
@@ -47,7 +50,8 @@ def check_arguments(model: Any, columns: Sequence[InputColumn], *, assembled: bo
     except ValueError:  # of compiled code
         return
     names = [column.name for column in columns]
-    given = names[:1] if assembled else names + [column.name for column in columns if column.ragged is not None]
+    given = [part for column in columns for part in [column.name, ""][: 1 + (column.ragged is not None)]]
+    given = given[:1] if assembled else given
     if not _takes(signature, [*own, *given]):
         one = not assembled and _takes(signature, [*own, "all columns"])
         inputs = "all columns as one input" if assembled else f"the inputs {listed(names)}"
@@ -55,6 +59,10 @@ def check_arguments(model: Any, columns: Sequence[InputColumn], *, assembled: bo
             f"{name}.forward{signature} gets {inputs}; expected one input column for each argument, in order"
             f"{', or assembleInputs=True for all columns as one argument' * one}."
         )
+    order = [*map(str.lower, signature.parameters)][len(own) :]
+    if not assembled and any(one.lower() in order[:place] + order[place + 1 :] for place, one in enumerate(given)):
+        advice = "by place, not by name; set inputCols in the order of the arguments."
+        warnings.warn(f"{name}.forward{signature} gets {listed(names)} {advice}", stacklevel=5)
 
 
 def _takes(signature: inspect.Signature, arguments: list[Any]) -> bool:

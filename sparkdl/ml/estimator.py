@@ -161,6 +161,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         ignored: dict[str, str] = {}
         if scheduler is None and not in_rounds:
             ignored["schedulerInterval"] = "scheduler"
+        if self._kind in ("estimator", "regressor"):
+            names = ("numClasses", "thresholds", "rawPredictionCol", "probabilityCol")
+            ignored |= dict.fromkeys(names, "a TorchClassifier")
         if not compared:
             ignored["minDelta"] = "patience and keepBest"
             if in_rounds or not plateau:
@@ -204,17 +207,22 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             if not self.isDefined(self.getParam(name)) or self.getOrDefault(name) is None:
                 raise InvalidInput(f"{name} is not set; expected it as {type(self).__name__}({name}=...).")
         model, arguments = self.getModel(), self.getModelArgs()
-        if arguments and isinstance(model, nn.Module):
+        made = model.factory if isinstance(model, WarmStart) else model
+        if arguments and isinstance(made, nn.Module):
             raise InvalidInput(
-                f"model is a {type(model).__name__}, which is made already, and modelArgs is {arguments}; expected the "
-                f"class, as in model={type(model).__name__}, or no modelArgs."
+                f"model is a {type(made).__name__}, which is made already, and modelArgs is {arguments}; expected the "
+                f"class, as in model={type(made).__name__}, or no modelArgs."
             )
+        if isinstance(model, WarmStart):
+            model = model.called_with(arguments)
+        elif arguments:
+            model = partial(model, **arguments)
         if self.getCollate() is None:
             check_arguments(model, self.described_inputs(), assembled=self.getAssembleInputs())
         metrics, in_rounds = self.getMetrics(), is_algorithm(self.getStrategy())
         check_monitor(self.getMonitor(), metrics, validated=self._is_validated, in_rounds=in_rounds)
         objective = Objective(
-            partial(model, **arguments) if arguments else model,
+            model,
             self.getLoss(),
             optimizer_factory(self.getOptimizer(), self.getLearningRate(), self.getOptimizerArgs()),
             self.getScheduler(),

@@ -13,14 +13,13 @@ from typing import Any
 
 from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.functions import vector_to_array
-from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, NumericType
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
-from sparkdl.spark.columns import col
+from sparkdl.spark.columns import VECTORS, col
 from sparkdl.training.labels import IGNORED
 
 MOST_CLASSES = 20  # the largest number of classes whose table fits a terminal
@@ -187,7 +186,7 @@ def finite(figures: Any) -> Any:
 def check_label(rows: DataFrame, label: str) -> None:
     """Raise ``InvalidInput`` if the label column is missing or not numeric."""
     if label not in rows.columns:
-        raise InvalidInput(f"label is {label!r}; expected one of the columns {', '.join(rows.columns)}.")
+        raise InvalidInput(f"there is no label column {label!r}; the rows have {listed(rows.columns)}.")
     kind = rows.schema[label].dataType
     if not isinstance(kind, NumericType | BooleanType):
         raise InvalidInput(f"the label {label} is of type {kind.simpleString()}; expected numbers.")
@@ -299,9 +298,9 @@ def _counted(groups: Iterable[Any], ignored: int | None) -> tuple[Counts, int]:
 
 def _doubles(rows: DataFrame, name: str) -> Column:
     if name not in rows.columns:
-        raise InvalidInput(f"label is {name!r}; expected one of the columns {', '.join(rows.columns)}.")
+        raise InvalidInput(f"there is no label column {name!r}; the rows have {listed(rows.columns)}.")
     kind, values = rows.schema[name].dataType, col(name)
-    if isinstance(kind, VectorUDT):
+    if isinstance(kind, VECTORS):
         return vector_to_array(values)
     if isinstance(kind, ArrayType):
         while isinstance(kind.elementType, ArrayType):

@@ -10,6 +10,7 @@ This class has ``getBatchSize`` and ``setBatchSize``. A subclass of ``Constructe
 from __future__ import annotations
 
 import copy
+import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from enum import Flag, auto
@@ -73,7 +74,7 @@ class Declared(Param[Any]):
     def _convert(self, value: Any) -> Any:
         if self._converter is None or (value is None and self.optional):
             return value
-        return self._converter(value, name=self.name)
+        return self._converter(_plain(value), name=self.name)
 
     @property
     def required(self) -> bool:
@@ -277,7 +278,17 @@ def _signed(generic: Any, name: str, cls: type[ConstructedParams]) -> FunctionTy
     return signed
 
 
-def _refuse_unknown(values: dict[str, Any], known: dict[str, inspect.Parameter], call: str) -> None:
+def _plain(value: Any) -> Any:
+    """A number, a string or a list in place of a scalar or an array of numpy, pandas or torch, also in a list."""
+    if type(value) in (list, tuple):
+        return [*map(_plain, value)]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _refuse_unknown(values: dict[str, Any], known: Iterable[str], call: str) -> None:
+    alike = {name.lower(): name for name in known}
     for name in values:
         if name not in known:
-            raise TypeError(f"{call} got an unexpected keyword argument {name!r}")
+            near = difflib.get_close_matches(name.replace("_", "").lower(), alike, n=1)  # also of snake case
+            meant = f"; did you mean {alike[near[0]]!r}?" if near else ""
+            raise TypeError(f"{call} got an unexpected keyword argument {name!r}{meant}")

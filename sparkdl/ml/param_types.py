@@ -16,6 +16,7 @@ from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.param_declaration import Converter
 from sparkdl.rounds import is_algorithm
+from sparkdl.training.monitored_value import named_metrics
 from sparkdl.training.optimizers import OPTIMIZERS
 
 
@@ -102,7 +103,7 @@ to_strategy = checked(
     "uses_optimizer, init, map, reduce, apply, converged and metrics",
 )
 to_metrics = checked(
-    lambda metrics: isinstance(metrics, dict) and all(isinstance(name, str) for name in metrics),
+    lambda metrics: isinstance(metrics, dict) and all(isinstance(name, str) for name, _ in named_metrics(metrics)),
     "a dict of names and torchmetrics metrics",
     by_value(lambda value: dict(value) if isinstance(value, Mapping) else value),
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from sparkdl.io.weights import pack, unpack
@@ -31,7 +34,7 @@ class WarmStart:
         digest: hash of the weights, for ``config.json``; computed, not an argument.
     """
 
-    factory: Callable[[], nn.Module]
+    factory: Callable[..., nn.Module]
     weights: bytes = field(repr=False)
     digest: str = ""
 
@@ -39,14 +42,25 @@ class WarmStart:
         object.__setattr__(self, "digest", sha256(self.weights).hexdigest()[:16])
 
     @classmethod
-    def of(cls, model: TorchModel, factory: Callable[[], nn.Module]) -> WarmStart:
-        """Start from a model's weights.
+    def of(cls, model: TorchModel, factory: Callable[..., nn.Module]) -> WarmStart:
+        """Start from a model's weights. Of a factory that needs the estimator's ``modelArgs``, ``fit`` checks them.
 
         Raises:
             InvalidInput: the names or shapes of the weights differ from those of the factory's modules.
         """
         start = cls(factory, pack(model.module()))
-        start()
+        with suppress(TypeError):  # of missing arguments
+            start()
+        return start
+
+    def called_with(self, arguments: dict[str, Any]) -> WarmStart:
+        """The start whose factory gets ``arguments``; raises InvalidInput unless it takes them and the weights fit."""
+        start = replace(self, factory=partial(self.factory, **arguments)) if arguments else self
+        try:
+            with torch.random.fork_rng(devices=[]):
+                start()
+        except TypeError as error:
+            raise InvalidInput(f"the factory of WarmStart fails with modelArgs={arguments}: {error}.") from error
         return start
 
     def __call__(self) -> nn.Module:

@@ -16,7 +16,7 @@ from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.parameters import forked
 from sparkdl.training.dataloader import check_split
-from sparkdl.training.labels import Classes, are_valid, check_bounds, label_bounds
+from sparkdl.training.labels import Classes, LabelBounds, are_valid, check_bounds, label_bounds
 from sparkdl.training.objective import Objective, OutputKind, trained
 from sparkdl.training.trial import trial_batch, try_evaluation, try_model
 
@@ -53,16 +53,16 @@ class InspectShard:
         shard = as_only_shard(shard, self.objective.criterion())
         parts = (shard,) if shard.columns.validation is None else (shard.subset(rows, ()) for rows in shard.split())
         masses = {"columns": shard.columns, "mass": [part.mass() for part in parts]}
-        # Of invalid labels, the driver raises for all shards together.
-        labelled = self.classes is None or are_valid(bounds, self.classes)
-        return {}, note | masses | self._try_model(shard, labelled=labelled)
+        return {}, note | masses | self._try_model(shard, bounds)
 
-    def _try_model(self, shard: Shard, *, labelled: bool) -> dict[str, Any]:
+    def _try_model(self, shard: Shard, bounds: LabelBounds) -> dict[str, Any]:
         if not shard.rows:
             return {"inputs": None, "output": None}
         batch = trial_batch(shard, self.transforms).to(self.device)
         with forked(self.device):
             output, summary = try_model(self.objective.build(self.device), batch, self.kind)
+            # Of invalid labels, the driver raises for all shards together.
+            labelled = self.classes is None or are_valid(bounds, self.classes.of_output(summary["output"]))
             # Without weight there is no mean, and steps call the loss in training mode.
             if labelled and batch.weight and not self.steps:
                 trained(self.objective.criterion(self.device)(output, batch))
@@ -79,10 +79,10 @@ def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:
     _, notes = jobs.run(work, {})
     training, validation = (tuple(note["rows"][kind] for note in notes) for kind in (0, 1))
     columns: Columns = notes[0]["columns"]
-    if work.classes is not None:
-        check_bounds([note["bounds"] for note in notes], work.classes)
     mass, *held_out = (sum(masses) for masses in zip(*(note["mass"] for note in notes), strict=True))
     check_split(sum(training), None if columns.validation is None else sum(validation), mass, sum(held_out))
     inputs, output = ([note[name] for note in notes if note[name] is not None] for name in ("inputs", "output"))
+    if work.classes is not None:
+        check_bounds([note["bounds"] for note in notes], work.classes.of_output(next(iter(output), None)))
     fingerprints = tuple(note["fingerprint"] for note in notes)
     return DataSummary(fingerprints, training, validation, next(iter(inputs), None), next(iter(output), None))

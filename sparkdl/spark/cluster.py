@@ -94,6 +94,12 @@ class SparkCluster:
     ) -> None:
         if size < 1:
             raise InvalidInput(f"size is {size}; expected at least 1 worker.")
+        if limit := setting(spark, "spark.executor.pyspark.memory"):
+            warnings.warn(
+                f"spark.executor.pyspark.memory is {limit}: it limits the address space of workers, of which torch and "
+                "memory-mapped rows take more than they use. Leave it unset, and set spark.executor.memoryOverhead.",
+                stacklevel=3,
+            )
         self.size, self._spark, self._device, self._backend = size, spark, device, backend
         self._requests = TaskResources.of_training(spark, device, cpus=task_cpus, gpus=task_gpus)
         self._timeout, self._resource_timeout = timeout, resource_timeout

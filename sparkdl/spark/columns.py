@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
+from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,6 +21,7 @@ from sparkdl.data.columns import RAW, Columns, InputColumn, listed
 from sparkdl.errors import InvalidInput
 
 ROW_ID = "sparkdl row id"
+VECTORS = (VectorUDT, OldVectorUDT)
 
 _MOST = 200  # characters of a type in a message
 _VECTOR = "join them to a vector with pyspark.ml.feature.VectorAssembler"
@@ -52,6 +54,11 @@ def select_columns(frame: DataFrame, columns: Columns | Sequence[str] | None) ->
     columns = Columns.of(columns, frame.columns)
     if not columns.inputs:
         raise InvalidInput("there are no input columns; expected at least one, in inputCols.")
+    for column in filter(None, (columns.row_id, columns.client)):
+        kind = frame.schema[column.name].dataType if column.name in frame.columns else T.LongType()
+        if not isinstance(kind, T.NumericType):
+            ids = "integers, such as F.xxhash64(column) makes of strings"
+            raise InvalidInput(f"the id column {column.name!r} has type {_short(kind)}; expected {ids}.")
     selected = [transport_cast(frame, column, columns.floating).alias(column.name) for column in columns]
     columns.check_fractions(lambda name: isinstance(frame.schema[name].dataType, T.FractionalType))
     if columns.row_id is None:
@@ -104,12 +111,13 @@ def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> Spar
             f"column {column.name!r} has type {_short(kind)}; expected binary values for its decode function. Strings "
             "become their UTF-8 bytes by F.encode(column, 'UTF-8')."
         )
-    if column.ragged is not None and not isinstance(kind, (T.ArrayType, VectorUDT)):
+    if column.ragged is not None and not isinstance(kind, (T.ArrayType, *VECTORS)):
         raise InvalidInput(f"column {column.name!r} has type {_short(kind)}; expected arrays, since it is ragged.")
-    if isinstance(kind, VectorUDT):
-        # vector_to_array creates an object per vector. For dense vectors their values array, cast in Python, is faster.
+    if isinstance(kind, VECTORS):
+        # vector_to_array makes an object per vector, and raises for null. For dense vectors, their array is faster.
         fields = F.unwrap_udt(values)
-        return F.when(fields.getField("type") == 1, fields.getField("values")).otherwise(vector_to_array(values))
+        dense = F.when(fields.getField("type") == 1, fields.getField("values"))
+        return dense.when(values.isNotNull(), vector_to_array(values))
     transfer = _travels_as(kind, column, floating)
     if transfer is None:
         raise InvalidInput(

@@ -23,7 +23,7 @@ from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.step_timer import enter_phase
-from sparkdl.training.labels import check_bounds, label_bounds
+from sparkdl.training.labels import Classes, check_bounds, label_bounds
 from sparkdl.training.spec import TrainingSpec
 from sparkdl.training.trial import trial_batch, try_evaluation, try_model
 
@@ -45,9 +45,9 @@ class Rows:
     def __init__(self, shard: Shard, group: Group, training: TrainingSpec, device: torch.device) -> None:
         self.report: dict[str, Any] = {"rows": shard.rows, "feed_wait_seconds": 0.0}
         self._group, self.shard = group, shard
-        if training.classes is not None:
-            bounds = group.gather(label_bounds(shard, training.classes))
-            check_bounds(bounds, training.classes)
+        self._classes = training.classes or Classes()
+        self._bounds = [] if training.classes is None else group.gather(label_bounds(shard, training.classes))
+        check_bounds(self._bounds, self._classes)
         criterion = training.objective.criterion()
         self.cache: DeviceCache | None = None
         shard, self.validation = _split(shard.with_denominators(criterion.denominators), group)
@@ -96,7 +96,10 @@ class Rows:
         batch = trial_batch(self.shard, Transforms(self._collate)).to(self._device)
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
             output, summary = try_model(module, batch, self._kind)
-            if self.validation is not None:
+            check_bounds(self._bounds, self._classes.of_output(summary["output"]))
+            # An estimator's output may be another in training mode.
+            measured = self._objective.metrics and self._kind not in (None, "estimator")
+            if self.validation is not None or measured:
                 try_evaluation(output, batch, self._objective, self._device)
         return summary
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,11 +28,20 @@ class Classes:
         count: number of classes; None if only the model knows it.
         ignored: ``ignore_index`` of the loss; None if it ignores no label.
         independent: whether a row has several labels, each a number in [0, 1], and no class index.
+        by_output: whether the model's output bounds the labels, too; a collate function may change them before.
     """
 
     count: int | None = None
     ignored: int | None = None
     independent: bool = False
+    by_output: bool = False
+
+    def of_output(self, shape: Sequence[int] | None) -> Classes:
+        """The labels that a model takes whose output of one row has this shape; None if it is no tensor."""
+        if shape is None or not self.by_output:
+            return self
+        scores = max([2, *shape[:1]])  # a single score is of two classes
+        return replace(self, count=min(scores, self.count or scores))
 
 
 def label_bounds(shard: Shard, classes: Classes) -> LabelBounds:
@@ -81,5 +90,5 @@ def _expected(classes: Classes) -> str:
         return (
             "expected numbers from 0 to 1, since multiLabel is True: each is the probability of a label, mostly 0 or 1."
         )
-    end = "" if classes.count is None else f" to {classes.count - 1}, since there are {classes.count} classes"
+    end = "" if classes.count is None else f" to {classes.count - 1}, for the model's {classes.count} classes"
     return f"expected class indices from 0{end}. pyspark.ml.feature.StringIndexer makes class indices from any labels."

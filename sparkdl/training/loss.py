@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -80,7 +81,9 @@ class Criterion:
     def __init__(self, loss: LossFunction | nn.Module) -> None:
         loss = as_module(loss)
         self._elementwise = _is_one_of(loss, _ELEMENTWISE)
-        self._unchecked = not (self._elementwise or _is_one_of(loss, _BY_CLASS))  # until the first batch
+        by_class = _is_one_of(loss, _BY_CLASS)
+        self._of_classes = by_class and not isinstance(loss, nn.MultiLabelMarginLoss)
+        self._unchecked = not (self._elementwise or by_class)  # until the first batch
         self._sums = getattr(loss, "reduction", None) == "batchmean"  # the trailing dimensions of a row
         self._mean = loss
         self._each = loss
@@ -114,9 +117,11 @@ class Criterion:
         """The output and the target, as the loss and the metrics get them.
 
         Raises:
-            InvalidInput: a loss of torch would broadcast the output and the target.
+            InvalidInput: a loss of torch would broadcast the output and the target, or needs another target.
         """
         target = target_of(batch)
+        if self._of_classes and isinstance(output, Tensor):
+            self._check_classes(output, target)
         if not self._elementwise or not isinstance(output, Tensor) or output.shape == target.shape:
             return output, target
         if output.shape == (*target.shape, 1):
@@ -127,6 +132,17 @@ class Criterion:
             f"{type(self._mean).__name__} compares the output with the target element by element; expected equal "
             f"shapes. The output was {shapes(output)}, the target {shapes(target)}."
         )
+
+    def _check_classes(self, output: Tensor, target: Tensor) -> None:
+        soft = target.is_floating_point() and isinstance(self._mean, nn.CrossEntropyLoss)
+        shape = output.shape if soft else output.shape[:1] + output.shape[2:]
+        if output.shape[1:2] in ((), (1,)) or target.shape != shape or target.is_floating_point() != soft:
+            raise InvalidInput(
+                f"{type(self._mean).__name__} takes scores [B, classes, ...] and class indices [B, ...] of integers. "
+                f"The output was {shapes(output)}, the target {shapes(target)}. The index of a one-hot label is "
+                "F.array_position(vector_to_array(label), 1.0) - 1; probabilities need a column per class. With one "
+                "score for two classes, set loss=nn.BCEWithLogitsLoss()."
+            )
 
     def denominators(self, target: Tensor) -> Tensor | None:
         """Each row's mass ``m_i``, float64 ``[B]``; None if all are 1.
@@ -140,7 +156,10 @@ class Criterion:
         if self._mean.weight is None:
             masses = valid.to(torch.float64)
         else:
-            masses = self._mean.weight.to("cpu", torch.float64)[torch.where(valid, target, 0)] * valid
+            weights, labels = self._mean.weight.to("cpu", torch.float64), torch.where(valid, target, 0)
+            if bool((labels >= len(weights)).any()):
+                raise InvalidInput(f"a label is {int(labels.max())}, and the loss has {len(weights)} class weights.")
+            masses = weights[labels] * valid
         masses = masses.flatten(1).mean(1) if masses.dim() > 1 else masses
         return None if bool((masses == 1).all()) else masses
 
@@ -188,9 +207,10 @@ def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tens
     except InvalidInput:
         raise
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        raise WorkerFailed(
+        beyond = re.search(r"Target -?\d+ is out of bounds|target out of range", str(error))  # again in each attempt
+        raise (InvalidInput if beyond else WorkerFailed)(
             f"the loss raised {type(error).__name__}: {str(error).rstrip('.')}. The output was {shapes(output)}, the "
-            f"target {shapes(target)}."
+            f"target {shapes(target)}.{' Class indices are from 0 to the number of scores - 1.' * bool(beyond)}"
         ) from error
     if not isinstance(value, Tensor) or (value.dim() and len(value) != len(target)):
         raise InvalidInput(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -80,14 +81,8 @@ class MetricAccumulator:
         self._weight += weight
         output = output.detach() if isinstance(output, Tensor) else output
         for name, metric in self._metrics.items():
-            try:
+            with _named(name, metric, output, target):
                 metric.update(output, target)
-            except (TypeError, ValueError, IndexError, RuntimeError) as error:
-                raise InvalidInput(
-                    f"the metric {name!r} raised {type(error).__name__}: {str(error).rstrip('.')}. It gets what the "
-                    f"loss gets: the output {shapes(output)} and the target {shapes(target)}. Return another shape "
-                    "from the model, or wrap the metric."
-                ) from error
 
     def local_mean(self) -> float | None:
         """This worker's mean loss so far; None before its first row."""
@@ -120,11 +115,12 @@ def local_states(metrics: Metrics) -> dict[str, dict[str, Any]]:
     }
 
 
-def together(metrics: Metrics, states: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+def together(metrics: Metrics, states: Sequence[Mapping[str, Mapping[str, Any]]], *got: Any) -> dict[str, Any]:
     """Exact values of metrics over ``local_states`` of several processes; resets the metrics.
 
     Processes without rows are left out, since an empty state lacks the dtype and shape of a filled one. A value is a
-    number, a list of numbers, or a dict of these; NaN if no process has rows.
+    number, a list of numbers, or a dict of these; NaN if no process has rows. An error has the shapes of the output and
+    the target ``got``, if there is only one batch.
     """
     values = {}
     for name, metric in metrics.items():
@@ -134,9 +130,26 @@ def together(metrics: Metrics, states: Sequence[Mapping[str, Mapping[str, Any]]]
         if any(used):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
-                values[name] = _plain(metric.compute())
+                with _named(name, metric, *got):
+                    values[name] = _plain(metric.compute())
             metric.reset()
     return values
+
+
+@contextmanager
+def _named(name: str, metric: Any, output: Any = None, target: Any = None) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        kind, advice = type(metric).__name__, "Return another shape from the model, or wrap the metric"
+        if kind.startswith("Binary") and getattr(output, "ndim", 2) > 1:
+            scores = "..." if output is None else output.shape[1]
+            advice = f"For scores of classes, use Multiclass{kind[6:]}(num_classes={scores})"
+        got = "" if target is None else f": the output {shapes(output)} and the target {shapes(target)}"
+        raise InvalidInput(
+            f"the metric {name!r} raised {type(error).__name__}: {str(error).rstrip('.')}. It gets what the loss gets"
+            f"{got}. {advice}."
+        ) from error
 
 
 def _parts(metric: Any) -> dict[str, Any]:

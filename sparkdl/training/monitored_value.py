@@ -14,8 +14,10 @@ _LOSSES = ("valid_loss", "loss", "objective")  # Without a name, the first of th
 
 
 def named_metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each metric and its name in the history; a collection's metrics are ``collection_metric``."""
+    """Yield each metric and its name in the history, of a collection ``collection_metric``; raises for other values."""
     for name, metric in metrics.items():
+        if isinstance(metric, type) or not hasattr(metric, "compute"):
+            raise InvalidInput(f"metrics has {metric!r} as {name!r}; expected a metric, such as BinaryAUROC().")
         if hasattr(metric, "items"):
             yield from ((f"{name}_{key}", part) for key, part in metric.items(copy_state=False))
         else:

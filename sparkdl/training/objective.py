@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from sparkdl.data.batch import Input, arguments
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.telemetry.emit import notify
 from sparkdl.training.loss import Criterion, LossFunction, as_module, check_loss, shapes
 from sparkdl.training.monitored_value import MODES, Mode, mode_of
 from sparkdl.training.optimizers import takes_names
@@ -28,6 +30,11 @@ SchedulerFactory = Callable[..., Any]
 
 OutputKind = Literal["estimator", "classifier", "multilabel", "regressor"]
 """The output of an estimator's model: any tensor, class scores, scores of independent labels, or a number."""
+
+_DTYPES = (
+    " An index is int64. Weights are float32, or float64 with precision='fp64', whatever the model's own dtype is; "
+    "precision='bf16' needs no casts. For another dtype of a column, set InputColumn(name, dtype) in columnSpecs."
+)
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 INTERVALS = ("epoch", "step")
@@ -100,7 +107,7 @@ class Objective:
         return torch.float64 if self.precision == "fp64" else torch.float32
 
     def build(self, device: torch.device | str | None = None) -> nn.Module:
-        """A new module on ``device``, by default the objective's, in the weights' dtype.
+        """A new module on ``device``, by default the objective's, in the weights' dtype, with a warning of another one.
 
         Raises:
             InvalidInput: the factory returned no module, or a parameter is lazy, complex, or none can be trained.
@@ -120,6 +127,9 @@ class Objective:
                 f"{type(module).__name__} has complex parameters: {listed(names)}; expected real ones, such as "
                 "nn.Parameter(torch.view_as_real(weight)), which forward() turns back with torch.view_as_complex."
             )
+        dtypes = {str(value.dtype) for value in module.parameters() if value.is_floating_point()}
+        if other := dtypes - {"torch.float32", str(self.dtype)}:
+            notify(f"weights of {listed([*other])} in {type(module).__name__} become {self.dtype}, as precision sets.")
         # Unlike to(dtype), these two keep complex buffers.
         module = (module.double() if self.dtype == torch.float64 else module.float()).to(device or self.device)
         if self.channels_last:
@@ -236,9 +246,10 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
                 "the algorithm's, or lower numWorkers or microBatches. nn.GroupNorm, and on GPUs syncBatchNorm=True, "
                 "take one row."
             ) from error
+        advice = _DTYPES * bool(re.search("type|be the same|index tensor|not implemented for|as indices", str(error)))
         raise WorkerFailed(
             f"forward() of {type(module).__name__} raised {type(error).__name__}: {str(error).rstrip('.')}. "
-            f"Its inputs were {', '.join(map(shapes, inputs))}."
+            f"Its inputs were {', '.join(map(shapes, inputs))}.{advice}"
         ) from error
 
 

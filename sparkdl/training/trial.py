@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loss import shapes
-from sparkdl.training.metrics import MetricAccumulator, open_metrics
+from sparkdl.training.metrics import MetricAccumulator, local_states, open_metrics, together
 from sparkdl.training.objective import Objective, OutputKind, forward
 
 _ROWS = 32  # of the trial; a loss may need several, such as the largest few
@@ -71,10 +72,14 @@ def try_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple
 def try_evaluation(output: Any, batch: Batch, objective: Objective, device: torch.device) -> None:
     """Evaluate the trial's output by loss and metrics, as validation does; raises as they do."""
     if batch.weight:
-        criterion = objective.criterion(device)
-        meter = MetricAccumulator(device, open_metrics(objective.metrics, device))
-        with torch.no_grad():
-            meter.add(criterion(output, batch), batch.weight, *criterion.arguments(output, batch))
+        criterion, metrics = objective.criterion(device), open_metrics(objective.metrics, device)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of few rows
+            got = criterion.arguments(output, batch)
+            MetricAccumulator(device, metrics).add(criterion(output, batch), batch.weight, *got)
+            # A user's metric may need more rows, and any metric more than one.
+            own = {name: one for name, one in metrics.items() if type(one).__module__.startswith("torchmetrics.")}
+            together(own, [local_states(own)] if batch.rows > 1 else [], *got)
 
 
 def check_output(output: Any, rows: int, kind: OutputKind) -> None:

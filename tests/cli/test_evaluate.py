@@ -133,7 +133,7 @@ def test_labels(job, saved, rows):
     """Rows without a label are left out; a class that the model lacks counts as wrong; other labels raise."""
     model = ["--model", saved(nets.scores, "classifier")]
     code, printed = job("predict", *model, "--data.path", rows, "--label", "nothing")
-    assert (code, "label is 'nothing'; expected one of the columns features" in printed) == (2, True)
+    assert (code, "there is no label column 'nothing'; the rows have 'features'" in printed) == (2, True)
     for label, expected, text in (
         ("if(three = 0, null, three)", 0, "accuracy"),
         ("cast(null as int)", 2, "no row has a label in the column label"),

@@ -15,7 +15,7 @@ from sparkdl.data.batch import Ragged
 from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
-from sparkdl.data.transforms import Transforms, collated
+from sparkdl.data.transforms import AssembledInputs, Transforms, collated
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loss import Criterion
 from tests.data.spooled import cut, shards_of
@@ -126,3 +126,13 @@ def test_changed_weights_of_labels_raise():
             swapping = Batcher(shard, plan, transforms=Transforms(swap, denominators=classes))
             with pytest.raises(InvalidInput, match="changed the loss weight"):
                 list(swapping.batches(0, totals=[1.0] * plan.steps))
+
+
+@pytest.mark.parametrize(("floating", "exact"), [("float32", 2**24), ("float64", 2**53)])
+def test_assembled_integers_that_the_dtype_rounds_raise(floating, exact):
+    x, ids = torch.zeros(2, 3, dtype=getattr(torch, floating)), torch.tensor([1, exact])
+    assemble = AssembledInputs(None, floating)
+    assert assemble((x, ids), None)[0][0][:, 3].tolist() == [1, exact]
+    for inputs in ((x, ids + 1), (x[:, :0], -ids - 1)):
+        with pytest.raises(InvalidInput, match=f"assembleInputs is True, and {floating} rounds .* {exact + 1}"):
+            assemble(inputs, None)

@@ -10,6 +10,7 @@ from torch import nn
 from sparkdl import TorchClassifier
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import pack
 from sparkdl.ml.column_params import check_arguments
 from sparkdl.ml.warm_start import WarmStart
 
@@ -24,7 +25,7 @@ class TwoInputs(nn.Module):
     [
         (partial(nn.Linear, 2, 3), ["a", "b"], False, "'a', 'b'; expected one .*, or assembleInputs=True"),
         (nn.Sequential(), ["a", "b"], False, r"Sequential.forward\(input\) gets the inputs 'a', 'b'"),
-        (WarmStart(TwoInputs, b""), ["a"], False, "gets the inputs 'a'; expected one .*, in order.$"),
+        (WarmStart(TwoInputs, pack(TwoInputs())), ["a"], False, "gets the inputs 'a'; expected one .*, in order.$"),
         (TwoInputs(), ["a", "b", "c", "d"], False, "expected one input column for each argument"),
         (TwoInputs, ["a", "b"], True, "gets all columns as one input; expected one .*, in order.$"),
     ],
@@ -41,6 +42,14 @@ def test_columns_that_forward_does_not_take_raise(model, names, assembled, messa
 )
 def test_columns_that_forward_takes(model, names):
     check_arguments(model, [*map(InputColumn, names)])
+
+
+def test_columns_in_another_order_than_the_arguments_warn(recwarn):
+    right = [(TwoInputs(), ["a", "b", "scale"]), (TwoInputs, ["price", "weight"])]
+    for model, names in (*right, (TwoInputs, ["b", "a"]), (partial(TwoInputs), ["B", "x"]), (TwoInputs(), ["x", "A"])):
+        TorchClassifier(model=model, inputCols=names).training()
+        warned = "".join(str(recwarn.pop().message) for _ in [*recwarn])
+        assert (" by place, not by name; set inputCols in the order" in warned) == ((model, names) not in right)
 
 
 def test_ragged_columns_are_two_arguments():

@@ -84,7 +84,8 @@ def test_ignored_label_counts_nowhere(spark, tmp_path, ignored):
         ("estimator", "y", "has no metrics of its own; expected the model of a TorchClassifier"),
         ("classifier", ["y", "z"], r"labelCol is \['y', 'z'\]; expected one column"),
         ("classifier", None, "labelCol is None; expected one column"),
-        ("classifier", "gone", "label is 'gone'; expected one of the columns"),
+        ("classifier", "gone", "there is no label column 'gone'; the rows have 'features', 'y'"),
+        ("multilabel", ["y", "gone"], "there is no label column 'gone'; the rows have 'features', 'y'"),
     ],
 )
 def test_rows_that_cannot_be_evaluated_raise(spark, kind, label, message):

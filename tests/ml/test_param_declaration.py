@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
 from typing import get_type_hints
 
+import numpy as np
 import pytest
+import torch
 from pyspark.ml.param import Param
 from torch import nn
 
@@ -74,8 +77,9 @@ def test_constructor_and_set_params():
     assert sized._input_kwargs == {"size": 3, "name": None, "parts": None}
     assert Own("abc").getName() == "large abc"
     for call, name in ((Sized, r"Sized\(\)"), (sized.setParams, r"Sized.setParams\(\)")):
-        with pytest.raises(TypeError, match=rf"^{name} got an unexpected keyword argument 'weight'"):
-            call(weight=1)
+        for given, meant in (("weight", ""), ("par_ts", "; did you mean 'parts'?"), ("siez", "; did you mean 'size'?")):
+            with pytest.raises(TypeError, match=rf"^{name} got an unexpected .* {given!r}{re.escape(meant)}$"):
+                call(**{given: 1})
     with pytest.raises(TypeError):
         Sized(3)
 
@@ -111,6 +115,29 @@ def test_set_params_of_an_ensemble():
     stacking = sparkdl.Stacking(bases=[base], numFolds=3)
     assert stacking.setParams(bases=[base, base], meta=None, numFolds=4) is stacking
     assert (len(stacking.getBases()), stacking.getNumFolds(), stacking.getPassthrough()) == (2, 4, False)
+
+
+def test_scalars_and_arrays_of_numpy_become_plain_values():
+    values = {
+        "batchSize": (np.int32(64), 64),
+        "epochs": (torch.tensor(3), 3),
+        "learningRate": (np.float32(0.5), 0.5),
+        "dropLast": (np.bool_(True), True),
+        "checkpointInterval": (np.int16(7), 7),
+        "thresholds": (np.array([0.25, 0.5], np.float32), [0.25, 0.5]),
+        "classWeights": ([np.float32(0.5), np.int8(2)], [0.5, 2.0]),
+    }
+    given = {name: value for name, (value, _) in values.items()}
+    for estimator in (sparkdl.TorchClassifier(**given), sparkdl.TorchClassifier().setParams(**given)):
+        assert [repr(estimator.getOrDefault(name)) for name in values] == [repr(plain) for _, plain in values.values()]
+
+
+@pytest.mark.parametrize("kind", [sparkdl.TorchEstimator, sparkdl.TorchRegressor])
+@pytest.mark.parametrize(("name", "value"), [("numClasses", 3), ("thresholds", [0.5, 0.5]), ("probabilityCol", "p")])
+def test_params_of_a_classifier_warn_on_others(kind, name, value):
+    for changed in (kind(**{name: value}), (plain := kind()).copy({plain.getParam(name): value})):
+        with pytest.warns(UserWarning, match=f"{name}=.* is ignored without a TorchClassifier"):
+            changed.warn_of_ignored()
 
 
 OF_GANGS = "backend resourceTimeout collectiveTimeout maxRestarts minWorkers elasticTimeout"

@@ -235,6 +235,8 @@ without_uses_optimizer = make_dataclass("Half", [], namespace=ALGORITHM)
         ("strategy", AllReduce, r"strategy is <class .*AllReduce'>; expected"),
         ("strategy", without_uses_optimizer(), "expected .* a dataclass with uses_optimizer"),
         ("metrics", ["accuracy"], r"metrics is \['accuracy'\]; expected a dict of names and torchmetrics metrics"),
+        ("metrics", {"f1": "accuracy"}, r"metrics has 'accuracy' as 'f1'; expected a metric, such as BinaryAUROC\(\)"),
+        ("metrics", {"f1": torchmetrics.MeanSquaredError}, r"metrics has <class .*> as 'f1'; expected a metric"),
         *(
             ("validationFraction", value, f"validationFraction is {value}; expected a number above 0 and below 1")
             for value in (0, 1)

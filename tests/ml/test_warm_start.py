@@ -84,6 +84,20 @@ def test_weights_that_do_not_fit_raise(factory, message):
         WarmStart.of(SimpleNamespace(module=LINEAR), factory)
 
 
+def test_factory_of_a_warm_start_is_called_with_modelargs():
+    start = WarmStart.of(SimpleNamespace(module=LINEAR), nn.Linear)
+    made = classifier(model=start, modelArgs={"in_features": 3, "out_features": 2}).objective().model
+    assert pack(made()) == start.weights
+    assert (made.factory.func, made.factory.keywords) == (nn.Linear, {"in_features": 3, "out_features": 2})
+    for model, arguments, message in (
+        (start, {}, "the factory of WarmStart fails with modelArgs={}: .* missing .* 'in_features' and 'out_features'"),
+        (start, {"in_features": 3, "out_features": 4}, "size mismatch"),
+        (WarmStart(LINEAR(), start.weights), {"in_features": 3}, "model is a Linear, which is made already"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            classifier(model=model, modelArgs=arguments).objective()
+
+
 def test_fit_continues_from_an_earlier_model(data, tmp_path):
     run = {"runDir": str(tmp_path / "run"), "checkpointInterval": "1 epoch"}
     estimator = classifier(model=nets.Seen, numWorkers=1, batchSize=30, epochs=4, seed=1)

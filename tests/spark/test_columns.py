@@ -7,6 +7,8 @@ from decimal import Decimal
 import numpy as np
 import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.mllib.linalg import Vectors as OldVectors
+from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -25,8 +27,9 @@ ADVICE = 'Column(name, "uint8", shape=(28, 28))'
 
 
 def frame(spark, kind, *values, name="x"):
-    """A column of a type, by its name in SQL; an ML vector is ``vector``."""
-    kind = VectorUDT() if kind == "vector" else T._parse_datatype_string(kind)
+    """A column of a type, by its name in SQL; an ML vector is ``vector``, one of pyspark.mllib ``old vector``."""
+    vectors = {"vector": VectorUDT, "old vector": OldVectorUDT}
+    kind = vectors[kind]() if kind in vectors else T._parse_datatype_string(kind)
     return spark.createDataFrame([(value,) for value in values], T.StructType([T.StructField(name, kind)]))
 
 
@@ -62,6 +65,7 @@ def test_floats_get_dtype_of_run_and_integers_keep_their_type(spark, kind):
         ("vector", PLAIN, "array<double>"),
         ("vector", PADDED, "array<double>"),
         ("vector", LABEL, "array<double>"),
+        ("old vector", PADDED, "array<double>"),
     ],
 )
 def test_type_of_described_column(spark, kind, column, expected):
@@ -134,6 +138,20 @@ def test_any_name(spark, name):
     selected, _ = select_columns(frame(spark, "double", 0.5, name=name), Columns((InputColumn(name),)))
     assert selected.columns == [name, ROW_ID]
     assert selected.collect()[0][name] == 0.5
+
+
+@pytest.mark.parametrize(("kind", "make"), [("vector", Vectors), ("old vector", OldVectors)])
+def test_null_vector_becomes_null_array(spark, kind, make):
+    selected, _ = select_columns(frame(spark, kind, make.dense([1, 2]), make.sparse(2, {0: 3}), None), ["x"])
+    assert [row["x"] for row in selected.collect()] == [[1, 2], [3, 0], None]
+
+
+@pytest.mark.parametrize("kind", ["string", "vector", "array<bigint>"])
+def test_ids_that_are_no_numbers_raise(spark, kind):
+    rows, key = frame(spark, kind).withColumn("a", F.lit(1)), InputColumn("x", "int64")
+    for columns in (Columns((InputColumn("a"),), row_id=key), Columns((InputColumn("a"),), client=key)):
+        with pytest.raises(InvalidInput, match=r"the id column 'x' has type .*; expected integers, such as F.xxhash64"):
+            select_columns(rows, columns)
 
 
 SCHEMA = (

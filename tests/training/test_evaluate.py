@@ -31,7 +31,9 @@ from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
+from sparkdl.errors import InvalidInput
 from sparkdl.training.evaluate import observe
+from sparkdl.training.loop import Training
 from sparkdl.training.metrics import MetricAccumulator, local_states, open_metrics, together
 from sparkdl.training.objective import Objective
 from tests.contracts import work
@@ -177,6 +179,27 @@ def assert_same(ours: Any, theirs: Any, name: str = "") -> None:
             assert_same(ours[key], value, key)
     else:
         np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7, err_msg=name)
+
+
+class Unfinished(Outputs):
+    def compute(self):
+        raise ValueError("no curve.")
+
+
+@pytest.mark.parametrize(
+    ("metric", "step", "message"),
+    [
+        (BinaryAUROC(), 0, r"the output \[32, 4\] float32 .* use MulticlassAUROC\(num_classes=4\)"),
+        (MinMaxMetric(BinaryAUROC()), 0, "Return another shape from the model, or wrap the metric"),
+        (Unfinished(), 6, "ValueError: no curve. It gets what the loss gets. Return another shape"),
+    ],
+)
+def test_metric_that_fails_is_named_before_the_first_step_if_it_is_of_torchmetrics(metric, step, message):
+    columns = Columns((InputColumn("x"),), InputColumn("label"))
+    training = Training(Objective(CLASSES, nn.CrossEntropyLoss(), metrics={"auc": metric}), 16, kind="classifier")
+    with pytest.raises(InvalidInput, match=f"the metric 'auc' raised .*{message}") as caught:
+        InlineCluster().gang(training, {"x": DATA["x"], "label": DATA["label"]}, columns)
+    assert caught.value.step == step
 
 
 def test_metrics_of_no_rows_are_nan():

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparkdl.data.batch import Batch
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.training.loss import Criterion, target_of
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective import Objective, forward
 
 ROWS, CLASSES, LENGTH = 24, 5, 3
 RATES = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.25])
@@ -142,6 +142,20 @@ def test_denominators(loss: Any, target: Tensor, expected: list[float] | None) -
     assert found is None or found.dtype == torch.float64
 
 
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.NLLLoss(), nn.MultiMarginLoss()])
+def test_targets_that_are_no_class_indices_raise(loss: nn.Module) -> None:
+    def raises(shape: tuple[int, ...], target: Tensor, message: str) -> None:
+        with pytest.raises(InvalidInput, match=message):
+            ready(loss)(scores(*shape), Batch((), target, None, None, 4, 4.0, 1.0))
+
+    indices, one_hot = torch.tensor([0, 1, 2, 0]), F.one_hot(torch.tensor([0, 1, 1, 0]))
+    for shape, target in (((4, 1), indices), ((4,), indices), ((4, 2), one_hot), ((4, 3), indices.double())):
+        raises(shape, target, r"class indices .* F.array_position\(.* column per class.*BCEWithLogitsLoss")
+    raises((4, 2), indices, r"arget.* out of .* Class indices are from 0 to the number of scores - 1")
+    with pytest.raises(InvalidInput, match="a label is 7, and the loss has 5 class weights"):
+        ready(nn.CrossEntropyLoss(RATES)).denominators(torch.tensor([0, 7]))
+
+
 # ---- elementwise losses ----------------------------------------------------------------------------------------------
 
 
@@ -214,8 +228,6 @@ def test_column_of_width_1_is_vector(rows: int, dtype: torch.dtype) -> None:
 
 def test_other_outputs_are_unchanged() -> None:
     batch = Batch((), torch.zeros(3, dtype=torch.int64), None, None, 3, 3.0, 1.0)
-    for loss in (nn.CrossEntropyLoss(), F.cross_entropy):
-        assert ready(loss)(scores(3, 1), batch).item() == 0  # scores of one class
     pair = torch.ones(3), torch.ones(3)
     assert ready(lambda output, target: (output[0] - target).abs() + output[1])(pair, batch).item() == 2
 
@@ -246,9 +258,24 @@ def test_weights_and_loss_have_dtype_of_precision(precision: str, dtype: torch.d
     assert RATES.dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_dtypes_of_weights_and_inputs_are_explained(dtype: torch.dtype) -> None:
+    with pytest.warns(RuntimeWarning, match=f"weights of '{dtype}' in Linear become torch.float32, as precision"):
+        module = Objective(partial(nn.Linear, 2, 1, dtype=dtype), nn.MSELoss()).build()
+    for layer, rows in (
+        (module, torch.ones(3, 2, dtype=dtype)),
+        (module, torch.ones(3, 2).long()),
+        (nn.LSTM(2, 2), torch.ones(3, 2, dtype=dtype)),
+        (nn.Embedding(4, 2), torch.ones(3, dtype=torch.int8)),
+    ):
+        with pytest.raises(WorkerFailed, match=r"An index is int64. Weights are float32.* InputColumn\(name, dtype\)"):
+            forward(layer, [rows])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"metrics": {"accuracy": "accuracy"}}, "metrics has 'accuracy' as 'accuracy'; expected a metric, such as"),
         ({"model": nn.ReLU}, "ReLU has no trainable parameters; nothing can be trained"),
         ({"model": nn.Linear(2, 1).requires_grad_(False)}, "has no trainable parameters"),
         ({"model": lambda: None}, "the factory returned NoneType; expected a torch.nn.Module"),

@@ -255,7 +255,8 @@ def _warm(stage: Params, earlier: object) -> Params:
         if not isinstance(earlier, TorchModel):
             kind = "nothing" if earlier is None else f"a {type(earlier).__name__}"
             raise InvalidInput(f"the model in use has {kind} in its place.")
-        return _with(stage, "model", WarmStart.of(earlier, stage.getModel()))
+        start = WarmStart.of(earlier, stage.objective().model)  # whose factory has the modelArgs
+        return _with(_with(stage, "modelArgs", {}), "model", start)
     except InvalidInput as error:
         warnings.warn(f"training ignores the weights of the model in use: {error}", stacklevel=2)
         return stage

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 
-from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, BinaryType
 from torch import nn
@@ -12,6 +11,7 @@ from torch import nn
 from sparkdl.data.columns import InputColumn, check_one_length
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import TrainingParams
+from sparkdl.spark.columns import VECTORS
 from sparkdl.training.labels import Classes
 from sparkdl.training.loss import as_module
 from sparkdl.training.objective import OutputKind
@@ -56,14 +56,15 @@ def valid_labels(params: TrainingParams, kind: OutputKind) -> Classes | None:
     if params.getMultiLabel():
         raise InvalidInput(f"multiLabel is True, and this is a {name}; expected a TorchClassifier.")
     if kind != "classifier" or not isinstance(params.getLabelCol(), str):
-        if count is not None:
-            warnings.warn(f"numClasses is ignored: this {name} is no classifier with one label column.", stacklevel=5)
+        if count is not None and kind == "classifier":
+            warnings.warn(f"numClasses is ignored: this {name} has several label columns, or none.", stacklevel=5)
         return None
     if _is_binary(params):
         if count not in (None, 2):
             raise InvalidInput(f"numClasses is {count}; expected 2: {params.getLoss()} is for two classes.")
         count = 2
-    return Classes(count, getattr(as_module(params.getLoss()), "ignore_index", None))
+    loss = as_module(params.getLoss())
+    return Classes(count, getattr(loss, "ignore_index", None), by_output=params.getCollate() is None)
 
 
 def _independent(params: TrainingParams) -> Classes:
@@ -94,7 +95,7 @@ def check_label_type(params: TrainingParams, kind: OutputKind, dataset: DataFram
     if kind != "classifier" or not isinstance(label, str) or label not in dataset.columns or params.getCollate():
         return
     type_ = dataset.schema[label].dataType
-    if not isinstance(type_, ArrayType | VectorUDT | BinaryType):
+    if not isinstance(type_, (ArrayType, BinaryType, *VECTORS)):
         return
     if _is_binary(params):
         raise InvalidInput(

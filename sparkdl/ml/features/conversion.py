@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from sparkdl.data.arrow_types import is_list
+from sparkdl.data.columns import is_list
 from sparkdl.errors import InvalidInput
 
 _NAMES = {"tinyint": "int8", "smallint": "int16", "int": "int32", "bigint": "int64", "boolean": "bool"}

@@ -15,8 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sparkdl.cluster.group.devices import task_device
-from sparkdl.data.arrow_types import element_type
-from sparkdl.data.columns import InputColumn, listed
+from sparkdl.data.columns import InputColumn, element_type, listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.features.conversion import cast_exactly, read_array, with_elements
 from sparkdl.ml.inference.model_cache import CachedModel

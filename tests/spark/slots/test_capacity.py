@@ -105,6 +105,12 @@ def test_impossible_gang_raises_at_once(spark, configured, monkeypatch, case):
         resources.check(spark, 1, allow_unencrypted=True)
 
 
+def test_limited_address_space_warns_before_the_launch(spark, configured):
+    configured(executor__pyspark__memory="2g")
+    with pytest.warns(UserWarning, match="spark.executor.pyspark.memory is 2g: it limits the address space"):
+        SparkCluster(spark, 1)
+
+
 def test_capacity(spark):
     wait_for_slots(spark, 2, timeout=200, report=lambda what, seconds: None)
     assert find_slots(spark) == SparkCluster(spark, 1).capacity() == Capacity(now=2, ever=2)
