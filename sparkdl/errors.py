@@ -114,7 +114,7 @@ class PeerLost(SparkdlError):
 
 
 class Stopped(SparkdlError):
-    """The run stopped on request; if its state was saved, the message gives the step."""
+    """The run stopped on request; if workers saved, the message gives the step of the newest checkpoint, if any."""
 
 
 def cause_of(error: BaseException) -> Cause:

@@ -52,11 +52,24 @@ class Checkpoint:
     extra: Mapping[str, Any] = field(default_factory=dict)  # for the manifest
 
 
-class Saver:
-    """Saves one checkpoint after another in a thread."""
+@dataclass(frozen=True)
+class Saved:
+    """The step of the newest committed checkpoint, as rank 0 knows it, and why the last one was not committed."""
 
-    def __init__(self, checkpoints: Checkpoints, world: World) -> None:
+    step: int | None
+    trouble: str | None = None
+
+    def __str__(self) -> str:
+        newest = "it has no checkpoint" if self.step is None else f"its newest checkpoint is of step {self.step}"
+        return f"{newest}, since {self.trouble}" if self.trouble else newest
+
+
+class Saver:
+    """Saves one checkpoint after another in a thread; ``step`` is of the checkpoint that the run resumed from."""
+
+    def __init__(self, checkpoints: Checkpoints, world: World, step: int | None = None) -> None:
         self.cost: float | None = None  # seconds of the last checkpoint after its copy; None before the first
+        self._saved = Saved(step)
         self._checkpoints = checkpoints
         self._world = replace(world)  # the original loses its store when the gang ends
         self._given_up = threading.Event()
@@ -77,11 +90,12 @@ class Saver:
         if self._unchecked is not None and self._unchecked.done():
             self.wait()
 
-    def wait(self) -> None:
+    def wait(self) -> Saved:
         """Wait until no checkpoint is in progress; raises its error, such as Fenced."""
         if self._unchecked is not None:
             last, self._unchecked = self._unchecked, None
             last.result()
+        return self._saved
 
     def close(self) -> None:
         """End the thread; a checkpoint without a commit does not exist."""
@@ -105,7 +119,7 @@ class Saver:
             written = [self._checkpoints.write(name, shard, *pack_pieces(state)) for shard, state in shards]
             answer["digests"] = [asdict(future.result()) for future in written]
         except OSError as error:
-            answer["trouble"] = str(error)
+            answer["trouble"] = f"rank {self._world.rank} on {self._world.host}: {error}"
         key = f"saved {name}"
         self._world.publish(key, answer)
         if self._world.rank == 0:
@@ -125,8 +139,10 @@ class Saver:
                 trouble.append(str(error))
         # A gang of another size may resume at a pinned checkpoint that is not the last.
         record("checkpoint", clock=clock, name=name, pinned=pinned and not checkpoint.last, trouble=trouble[:1])
-        if trouble:
-            notify(f"checkpoint {name} was not saved: {trouble[0]}")
+        what = f"checkpoint {name} was not saved: {trouble[0]}" if trouble else None
+        self._saved = Saved(self._saved.step if trouble else clock.step, what)
+        if what is not None:
+            notify(what)
 
 
 def _yield_to_training() -> None:

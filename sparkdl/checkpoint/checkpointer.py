@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from sparkdl.checkpoint.async_saver import Checkpoint, Saver, copied
+from sparkdl.checkpoint.async_saver import Checkpoint, Saved, Saver, copied
 from sparkdl.checkpoint.compatibility import Compatibility
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.manifest import Manifest
@@ -90,7 +90,7 @@ class Checkpointer:
             self._epoch, self._step = state["local"]["clock"]["epoch"], state["local"]["clock"]["step"]
         self._epochs, self._queried_step, self._next_query = self._epoch, self._step, self._step + 1
         self._saved_at = self._queried_at = time.monotonic()
-        self._saver = Saver(self.checkpoints, world)
+        self._saver = Saver(self.checkpoints, world, None if state is None else self._step)
         self._stop_poller = StopPoller(self.checkpoints, world.attempt) if world.rank == 0 else None
         return state
 
@@ -105,7 +105,7 @@ class Checkpointer:
         ends with this step.
 
         Raises:
-            Stopped: the driver requested a stop, and the state is saved.
+            Stopped: the driver requested a stop; the message has the step of the newest checkpoint.
             Fenced: a newer attempt has started.
         """
         if self._saver is None:
@@ -115,10 +115,13 @@ class Checkpointer:
         due, stop = (not self.temporary, False) if finished else self._ask(world)
         if due or stop or self._passed(world.clock, epoch_ended):
             self._save(world, state(), pinned=epoch_ended, last=finished)
-        if finished or stop:
-            self._saver.wait()
+        if not finished and not stop:
+            return
+        saved = self._saver.wait()
         if stop:
-            raise Stopped(f"the driver asked the run to stop; its checkpoint is of step {world.clock.step}.")
+            # Rank 0 alone knows whether the commit succeeded, and a worker that ends before it would cut it short.
+            saved = Saved(**world.all_gather_json("stopped", vars(saved))[0])
+            raise Stopped(f"the driver asked the run to stop; {saved}.")
 
     def close(self) -> None:
         """End the threads, whether the attempt succeeded or failed."""
@@ -230,7 +233,6 @@ class StopPoller:
 
 
 def _on_rank_0(world: World, key: str, call: Callable[[], None]) -> None:
-    """Run a call on rank 0; if it fails, every worker raises."""
     trouble: Exception | None = None
     if world.rank == 0:
         try:

@@ -78,7 +78,11 @@ class Attempts:
         """
         newest = max(self.announced(), default=-1)
         if newest < attempt:
-            raise Fenced(f"{self.folder.path} has no announcement of attempt {attempt}; call fence({attempt}) first.")
+            raise Fenced(
+                f"{self.folder.path} has no announcement of attempt {attempt}: something deleted or replaced the "
+                f"directory during the run, or fence({attempt}) was not called. Call fit again, with a directory that "
+                "nothing deletes."
+            )
         who = self._read(newest)
         if newest > attempt or who.get("writer") != self.writer:
             raise Fenced(
@@ -101,14 +105,8 @@ class Attempts:
             )
 
     def _read(self, attempt: int) -> dict[str, Any]:
-        path = _path(attempt)
-        try:
-            values: dict[str, Any] = json.loads(self.folder.read(path))
-            run = str(values["run"])
-        except (ValueError, TypeError, KeyError) as error:
-            place = self.folder.at(path)
-            raise InvalidInput(f"{place} is no announcement ({error}); delete it, or take another runDir.") from error
-        self.check_run(run)
+        values = self.folder.read_json(_path(attempt), "Delete it, or take another runDir.", run=str)
+        self.check_run(values["run"])
         return values
 
 

@@ -65,8 +65,8 @@ class SharedDirectory:
         """Raise InvalidInput if this process does not see the file; ``content`` names the contents in the message."""
         if not self.sees():
             raise InvalidInput(
-                f"this host does not share the driver's directory {self.folder.path}, which holds {content}; set "
-                "runDir to a directory that all hosts share, such as hdfs:// or s3://."
+                f"this host does not share the driver's directory {self.folder.path}, which holds {content}, or "
+                "something deleted it; set runDir to a directory that all hosts share, such as hdfs:// or s3://."
             )
 
     def blind_workers(self, world: World, key: str) -> list[str]:

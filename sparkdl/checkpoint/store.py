@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ class Checkpoints:
         run: the run's identity; checkpoints of other runs raise.
         keep: number of committed checkpoints to keep, at least 1, besides the newest pinned one.
         writer: the id under which this object announces attempts; default: random.
+        began: unix seconds at which the run would have begun without pauses between its fits; default: now.
 
     Raises:
         InvalidInput: ``keep`` is below 1, ``run`` is empty, or pyarrow does not know the filesystem.
@@ -41,6 +43,7 @@ class Checkpoints:
     run: str
     keep: int = 2
     writer: str = field(default_factory=lambda: uuid.uuid4().hex)
+    began: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         if self.keep < 1:
@@ -110,7 +113,7 @@ class Checkpoints:
             raise OSError(
                 error.errno,
                 f"shard {shard} ({digest.size} bytes) of checkpoint {self.folder.at(name)} cannot be written: {error}. "
-                "Earlier checkpoints are unchanged; free disk space, or take another runDir",
+                "Free disk space, or take another runDir",
             ) from error
         return digest
 
@@ -134,7 +137,7 @@ class Checkpoints:
             clock: epoch, step and samples of the run.
             world_size: workers of the gang.
             pinned: keep it while it is the newest pinned one, regardless of ``keep``.
-            extra: further JSON entries of the manifest; tuples become lists.
+            extra: JSON entries of the manifest besides ``seconds``, those of the run; tuples become lists.
 
         Raises:
             Fenced: a newer attempt has started, or this writer did not announce this one. If it started during the
@@ -150,7 +153,8 @@ class Checkpoints:
         if (parsed.epoch, parsed.step) != (clock.epoch, clock.step):
             raise InvalidInput(f"checkpoint {name} does not match {clock}; expected the clock of its name.")
         clock = Clock(**clock.state_dict())
-        manifest = Manifest(name, self.run, parsed.attempt, clock, world_size, shards, pinned, dict(extra or {}))
+        more = {"seconds": max(0.0, time.time() - self.began), **(extra or {})}
+        manifest = Manifest(name, self.run, parsed.attempt, clock, world_size, shards, pinned, more)
         for _ in self._commit(parsed, manifest):
             continue
 

@@ -10,7 +10,8 @@ The commands of rounds take an ``algorithm`` beside the estimator; conf/rounds h
 saved in the estimator's ``runDir``, and the same command resumes after the last saved round.
 
 After SIGTERM, to the driver or to Spark's JVM, the command exits with 143 within 30 s. If the estimator has a
-``runDir``, the workers first save a checkpoint, from which the same command resumes.
+``runDir``, the workers first save a checkpoint. The message says of which step the newest checkpoint is, or that there
+is none; the same command resumes from it.
 """
 
 from __future__ import annotations

@@ -156,11 +156,6 @@ class LocalCluster(TableCluster):
 
 
 def _collect(workers: Sequence[WorkerProcess], attempt: int, timeout: float) -> list[WorkerResult]:
-    """Exchange the workers' lines, then wait for every result.
-
-    Raises:
-        WorkerLost: a worker sent no line in time; before its first heartbeat nothing else detects that.
-    """
     lines: dict[int, str] = {}
     results: dict[int, WorkerResult] = {}
     deadline: float | None = time.monotonic() + timeout
@@ -168,7 +163,7 @@ def _collect(workers: Sequence[WorkerProcess], attempt: int, timeout: float) -> 
     while len(results) < len(workers):
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready = wait_for([worker for worker in workers if worker.rank not in results], remaining)
-        if not ready and not ending:
+        if not ready and not ending:  # nothing else detects a worker before its first heartbeat
             absent = next(worker.rank for worker in workers if worker.rank not in lines)
             place = ErrorContext("launch", absent, socket.gethostname(), attempt)
             raise WorkerLost(f"rank {absent} did not join the rendezvous within {timeout:g} s.", place=place)
@@ -194,7 +189,6 @@ def _collect(workers: Sequence[WorkerProcess], attempt: int, timeout: float) -> 
 
 
 def _receive(worker: WorkerProcess, attempt: int) -> WorkerResult | str:
-    """The worker's result, or its line for the others."""
     try:
         message: WorkerResult | str = worker.receive()
     except (EOFError, ConnectionError):

@@ -146,7 +146,6 @@ class ProcessTaskRunner:
         yield from self._mapped(partial(task.map_index, all_rows=all_rows), indices, "task {}")
 
     def _mapped(self, call: Callable[[int, int], bytes], indices: Sequence[int], name: str) -> list[TaskResult]:
-        """Results of the calls; raises WorkerLost once a call was lost too often, and starts no further one."""
         results, tries = dict[int, TaskResult](), Counter[int]()
         while remaining := [index for index in indices if index not in results]:
             with self._processes() as processes:  # without those that ended
@@ -205,7 +204,6 @@ def _work_off(
     indices: Sequence[int],
     results: dict[int, TaskResult],
 ) -> dict[int, str]:
-    """Add the results of the calls; returns why calls were lost."""
     waiting, busy, idle = [*reversed(indices)], dict[WorkerProcess, int](), [*processes]
     lost: dict[int, str] = {}
     while busy or (waiting and idle):

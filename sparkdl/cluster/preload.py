@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 
 
 def preload() -> None:
@@ -27,7 +28,8 @@ def preload() -> None:
     os.register_at_fork(after_in_child=np.random.seed)  # or all workers would draw the same numbers
     if (pid := os.fork()) == 0:  # OpenBLAS ends its threads before a fork, and restarts them on demand
         os._exit(0)
-    with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):  # where SIGCHLD is ignored
+        os.kill(pid, signal.SIGKILL)  # a child that is stopped would never exit
         os.waitpid(pid, 0)
     gc.collect()  # freeze would keep existing garbage for ever
     gc.freeze()

@@ -50,12 +50,9 @@ def forget_stop() -> None:
     _signalled.clear()
 
 
-def stopped(what: str) -> Stopped:
-    """The error for a run that was asked to stop; ``what`` continues "the run was asked to stop and"."""
-    return Stopped(
-        f"the run was asked to stop ({stop_requested()}) and {what}. The same fit resumes from its newest checkpoint, "
-        "if it has one."
-    )
+def stopped(what: str, again: str = "resumes from its newest checkpoint, if it has one") -> Stopped:
+    """The error for a run that was asked to stop and ``what``; ``again`` is what the same fit would do."""
+    return Stopped(f"the run was asked to stop ({stop_requested()}) and {what}. The same fit {again}.")
 
 
 def pause(seconds: float) -> None:
@@ -134,7 +131,7 @@ def watch_shutdown(
         if not _requested_before(ended):
             return
         if ask is None:
-            guard.end(stopped("was not saved: it keeps no checkpoints"))
+            guard.end(stopped("was not saved: it keeps no checkpoints", "begins anew"))
             return
         threading.Thread(target=ask_to_save, name="sparkdl-stop-ask", daemon=True).start()
         end = time.monotonic() + limit
@@ -158,7 +155,6 @@ def watch_shutdown(
 
 
 def _requested_before(ended: threading.Event) -> bool:
-    """Wait for a request to stop; False if ``ended`` is set before."""
     while stop_requested() is None:
         if ended.wait(POLL):
             return False

@@ -150,7 +150,6 @@ class Supervisor:
             attempt += 1
 
     def _record(self, error: SparkdlError, *, everywhere: bool) -> None:
-        """Record a failure; if no further attempt follows, raise it with the earlier ones."""
         again = worth_another(error, self.failures, everywhere=everywhere) and stop_requested() is None
         self.failures.append(error)
         if again and len(self.failures) <= self._max_restarts:
@@ -186,19 +185,11 @@ def _line(error: SparkdlError) -> str:
 
 
 class _AttemptMonitor:
-    """Receives the events of one attempt, and cancels it if a worker is lost or the gang is stuck.
-
-    Attributes:
-        guard: the launcher's.
-        failed_early: ranks of workers that failed by themselves before their first step.
-        waiting: set while the gang waits for slots, before any worker has started.
-    """
-
     def __init__(self, attempt: int, timeout: float, stall: float, listener: Listener | None) -> None:
         self._interval = interval(timeout)
         self.guard = CancellationToken(self._interval)
-        self.failed_early: set[int] = set()
-        self.waiting = threading.Event()
+        self.failed_early: set[int] = set()  # ranks of workers that failed by themselves before their first step
+        self.waiting = threading.Event()  # while the gang waits for slots
         self._monitor = HeartbeatMonitor(attempt, timeout=timeout, stall=stall)
         self._listener = listener
         self._lock = threading.Lock()

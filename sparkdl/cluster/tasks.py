@@ -198,7 +198,6 @@ def mapped(
 
 
 def _placed(work: Any, device: torch.device) -> Any:
-    """The work with the task's device, if it has a field for it."""
     return replace(work, device=device) if "device" in getattr(work, "__dataclass_fields__", ()) else work
 
 

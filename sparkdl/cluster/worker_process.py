@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
-import socket
 import threading
+import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
 from sparkdl.cluster.worker import run_worker
-from sparkdl.cluster.zygote import fork
+from sparkdl.cluster.zygote import ANSWER_SECONDS, fork, limit
 from sparkdl.data.tables import read
 from sparkdl.errors import PeerLost
 from sparkdl.io.pickling import unship
@@ -25,15 +27,15 @@ class WorkerProcess:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.busy = False
-        ours, theirs = socket.socketpair()
+        self.busy = self._silent = False
+        self.connection, theirs = Pipe()
+        limit(self.connection, ANSWER_SECONDS)
         lifeline, self._lifeline = os.pipe()
         try:
             self.process = fork("sparkdl.cluster.worker_process:serve", theirs.fileno(), lifeline)
         finally:
             theirs.close()
             os.close(lifeline)
-        self.connection: Connection[Any, Any] = Connection(ours.detach())
         # Readable once the process ends. The connection does not show that while a child of the process, such as a
         # loader's worker, holds its end open.
         self.sentinel = self.process.sentinel
@@ -46,7 +48,10 @@ class WorkerProcess:
     def send(self, message: object) -> None:
         """Send a message; ``receive`` detects a dead process."""
         with contextlib.suppress(ConnectionError):
-            self.connection.send_bytes(cloudpickle.dumps(message))  # a column's ``decode`` may be a notebook's
+            try:
+                self.connection.send_bytes(cloudpickle.dumps(message))  # a column's ``decode`` may be a notebook's
+            except BlockingIOError:
+                self.give_up()
 
     def receive(self) -> Any:
         """The next message; raises EOFError or ConnectionError if the process ended without a complete one."""
@@ -55,13 +60,17 @@ class WorkerProcess:
         try:
             packed = self.connection.recv_bytes()
         except OSError as error:  # multiprocessing raises it for a truncated message
+            if isinstance(error, BlockingIOError):
+                self.give_up()
             raise EOFError from error
         return cloudpickle.loads(packed)
 
     def exit_reason(self) -> str:
         """How the process ended, for a message."""
         code = self.process.wait(timeout=10)
-        if code is None:
+        if self._silent:
+            how = f"did not answer for {ANSWER_SECONDS:g} s, as after SIGSTOP, and was killed"
+        elif code is None:
             how = "ended with an unknown exit code, since the process that forked it has ended too"
         else:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
@@ -77,10 +86,23 @@ class WorkerProcess:
         self.process.close()
         self._lifeline = -1
 
+    def give_up(self) -> None:
+        """Kill the process, since it does not answer."""
+        self._silent = True
+        self.process.kill()
+
 
 def wait_for(processes: Sequence[WorkerProcess], timeout: float | None = None) -> list[WorkerProcess]:
     """Wait for processes that sent a message or have ended; none after ``timeout`` seconds."""
-    ready = wait([end for process in processes for end in (process.connection, process.sentinel)], timeout)
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+    ends = [end for process in processes for end in (process.connection, process.sentinel)]
+    while not (ready := wait(ends, min(ANSWER_SECONDS, max(0.0, deadline - time.monotonic())))):
+        if time.monotonic() >= deadline:
+            return []
+        for process in processes:
+            with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+                if "State:\tT" in Path(f"/proc/{process.process.pid}/status").read_text():  # as after SIGSTOP
+                    process.give_up()
     return [process for process in processes if process.connection in ready or process.sentinel in ready]
 
 

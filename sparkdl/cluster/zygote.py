@@ -5,7 +5,8 @@
 
 Unlike multiprocessing's fork server, the zygote does not run the caller's main module again: scripts need no guard.
 
-If the zygote dies, its workers live on with unknown exit codes, and the next fork starts another zygote.
+If the zygote dies, its workers live on with unknown exit codes, and the next fork starts another zygote. If it does not
+answer in time, as after SIGSTOP, it is killed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import os
 import pkgutil
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -26,6 +29,10 @@ from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 from sparkdl.cluster.preload import preload
+from sparkdl.errors import ClusterUnavailable
+
+START_SECONDS = 300.0  # for a new zygote, which loads PyTorch before it forks the first worker
+ANSWER_SECONDS = 30.0  # for a later answer, and for a worker's process to take a message
 
 _MAIN = "import sys; from sparkdl.cluster.zygote import serve; serve(int(sys.argv[1]))"
 
@@ -60,10 +67,11 @@ class Worker:
         return self._code
 
     def kill(self) -> None:
-        """Kill the process and wait until it has ended."""
+        """Kill the process, and wait until it has ended or ``ANSWER_SECONDS`` are over, as in a system call."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.sentinel, signal.SIGKILL)
-        self.wait()
+        with contextlib.suppress(TimeoutError):
+            self.wait(ANSWER_SECONDS)
 
     def close(self) -> None:
         """Close the sentinel of an ended process."""
@@ -75,7 +83,8 @@ class Zygote:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._control, theirs = Pipe()
+        self.control, theirs = Pipe()
+        limit(self.control, START_SECONDS)
         with theirs:
             command = [sys.executable, "-c", _MAIN, str(theirs.fileno())]
             self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=_environment())
@@ -84,7 +93,7 @@ class Zygote:
         """Fork a worker, which calls the function ``"module:name"`` with its copies of file descriptors, and ends.
 
         Raises:
-            ConnectionError: the zygote has died.
+            ClusterUnavailable: the zygote has died or does not answer.
         """
         folder = os.open(".", os.O_RDONLY)
         try:
@@ -96,21 +105,28 @@ class Zygote:
 
     def exit_code(self, pid: int) -> int | None:
         """The exit code of an ended worker; None if the zygote has died."""
-        try:
+        with contextlib.suppress(ClusterUnavailable):
             code: int | None = self._ask({"wait": pid})
             return code
-        except ConnectionError:
-            return None
+        return None
 
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> Any:
         with self._lock:
             try:
-                self._control.send(request | {"descriptors": len(descriptors)})
+                self.control.send(request | {"descriptors": len(descriptors)})
                 for descriptor in descriptors:
-                    send_handle(self._control, descriptor, self.process.pid)
-                return self._control.recv()
-            except (EOFError, ConnectionError) as error:
-                raise ConnectionError("the zygote has died.") from error
+                    send_handle(self.control, descriptor, self.process.pid)
+                os.set_blocking(self.control.fileno(), True)  # send_handle applies the user's default timeout
+                answer = self.control.recv()
+                limit(self.control, ANSWER_SECONDS)
+                return answer
+            except (EOFError, OSError) as error:
+                self.control.close()  # after part of a message, no further one can be understood
+                self.process.kill()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(ANSWER_SECONDS)
+                what = "does not answer" if isinstance(error, BlockingIOError) else "has died"
+                raise ClusterUnavailable(f"the process that forks workers {what}; see its standard error.") from error
 
 
 _running: dict[int, Zygote] = {}  # by pid of the process that started it: a forked child needs its own
@@ -121,18 +137,17 @@ def zygote() -> Zygote:
     """The zygote of this process, started on demand."""
     with _starting:
         running = _running.get(os.getpid())
-        if running is None or running.process.poll() is not None:
+        if running is None or running.control.closed or running.process.poll() is not None:
             _running.clear()
             running = _running[os.getpid()] = Zygote()
         return running
 
 
 def fork(target: str, *descriptors: int) -> Worker:
-    """Fork a worker from this process's zygote; see ``Zygote.fork``."""
-    try:
+    """Fork a worker from this process's zygote; if that fails, from another one. See ``Zygote.fork``."""
+    with contextlib.suppress(ClusterUnavailable):
         return zygote().fork(target, descriptors)
-    except ConnectionError:  # it died between the check and the request
-        return zygote().fork(target, descriptors)
+    return zygote().fork(target, descriptors)
 
 
 def serve(control: int) -> None:
@@ -183,6 +198,14 @@ def _work(request: dict[str, Any], descriptors: Sequence[int]) -> None:
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def limit(connection: Connection[Any, Any], seconds: float) -> None:
+    """Let each read or write of a connection raise BlockingIOError if it makes no progress for ``seconds``."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
+    os.set_blocking(connection.fileno(), True)
 
 
 def _readable(descriptor: int, timeout: float | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import uuid
@@ -76,6 +77,17 @@ class Folder:
         """Read a file; raises FileNotFoundError if it does not exist."""
         with self.open(name) as stream:
             return bytes(stream.read())
+
+    def read_json(self, name: str, advice: str, **fields: type | tuple[type, ...]) -> dict[str, Any]:
+        """Read a JSON object with ``fields`` of these types; raises InvalidInput with ``advice`` if it is damaged."""
+        try:
+            values = json.loads(self.read(name))
+            if wrong := [field for field, kind in fields.items() if not isinstance(values[field], kind)]:
+                raise TypeError(f"{wrong[0]} is {values[wrong[0]]!r:.80}")
+            return {**values}
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise InvalidInput(f"{self.at(name)} is damaged ({reason}). {advice}") from error
 
     def exists(self, name: str) -> bool:
         """Whether a file or folder of this name exists."""

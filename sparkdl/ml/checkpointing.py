@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparkdl.checkpoint.store import Checkpoints
@@ -28,9 +29,10 @@ def own_checkpoints(run: Run, descriptions: Mapping[str, Any]) -> Checkpoints:
     checkpoints = _checkpoints(run, descriptions)
     try:
         checkpoints.attempts.check_owner()
-        checkpoints.latest(verify=False)
+        newest = checkpoints.latest(verify=False)
     except InvalidInput as error:
         before = run.load(IDENTITY)
         clauses = "; ".join(differences(before, descriptions)) if isinstance(before, dict) else ""
         raise InvalidInput(f"{error.message} These differ: {clauses}." if clauses else error.message) from error
-    return checkpoints
+    earlier = 0.0 if newest is None else newest[1].manifest.extra.get("seconds", 0.0)
+    return replace(checkpoints, began=checkpoints.began - earlier)

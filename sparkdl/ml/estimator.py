@@ -95,9 +95,10 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             title=watch.title,
         )
         cluster.warm_up()
+        before = time.monotonic() - start
         with watch:
             fitted = (fit_gang if fit.algorithm is None else fit_rounds)(fit, cluster, watch)
-        values = fitted.report | {"seconds": time.monotonic() - start}
+        values = fitted.report | {"seconds": before + fitted.report["seconds"]}
         if fit.class_weights is not None:
             values["class_weights"] = fit.class_weights
         report = watch.report(fitted.history, with_startup(values) if fit.algorithm is None else values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
@@ -59,6 +60,7 @@ class Watch:
             getter = getattr(estimator, f"get{param.name[0].upper()}{param.name[1:]}", None)
             value = estimator.getOrDefault(param) if getter is None else getter()
             self._configuration[param.name] = to_json_value(value)
+        self._fraction = self._configuration.get("validationFraction")  # None once its rows are logged
         if run.directory is not None:
             self._configuration["runDir"] = public(run.directory)
         self._trackers = TrackerList(trackers, TrackerContext(self.title, run.directory, self._configuration))
@@ -110,6 +112,10 @@ class Watch:
         self._end(history=model.history, report=model.report, model=model)
 
     def _receive(self, event: Event) -> None:
+        if event.kind == "rows" and self._fraction is not None:
+            rows, fraction, self._fraction = event.payload, self._fraction, None
+            message = "validationFraction=%s: %d training rows and %d validation rows"
+            logging.getLogger(__name__).info(message, fraction, rows["training"], rows["validation"])
         self._worked = self._worked or event.kind in _WORK
         if self._calls is None or not self._trackers.wants(event):
             return
@@ -132,7 +138,6 @@ class Watch:
 
 
 def _environment(session: SparkSession) -> dict[str, Any]:
-    """Versions of the packages, and the hosts of the driver and of Spark."""
     return {
         "python": platform.python_version(),
         "sparkdl-torch": str(sys.modules["sparkdl"].__version__),

@@ -29,6 +29,8 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
     start = time.monotonic()
     with _open_checkpointer(fit) as checkpointer:
         supervisor = _make_supervisor(cluster, fit, checkpointer)
+        earlier = 0.0 if checkpointer is None else time.time() - checkpointer.checkpoints.began
+        attempt = 0 if checkpointer is None else checkpointer.checkpoints.next_attempt()
         watch.begin(fit.data.sparkSession)
         if checkpointer is not None:
             fit.run.save(IDENTITY, fit.descriptions)
@@ -37,12 +39,14 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
             fit.data,
             fit.columns,
             listener=watch.logbook,
-            attempt=0 if checkpointer is None else checkpointer.checkpoints.next_attempt(),
+            attempt=attempt,
         )
+    report = make_report(workers, earlier + time.monotonic() - start, supervisor)
+    report["restarts"] += attempt  # the number of attempts of earlier fits
     return Fitted(
         workers[0].weights,
         workers[0].history,
-        make_report(workers, time.monotonic() - start, supervisor),
+        report,
         next((worker.report["output"] for worker in workers if worker.report["output"] is not None), None),
         next((worker.report["inputs"] for worker in workers if worker.report["inputs"]), None),
     )

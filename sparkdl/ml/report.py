@@ -49,7 +49,8 @@ class TrainingSummary:
     Attributes:
         rows: training and validation rows.
         parameters: numbers of the module's weights, without its buffers.
-        seconds: of the fit.
+        seconds: of the run, with those of earlier fits in its ``runDir`` until their last checkpoints.
+        restarts: of the run: failed attempts, and fits that resumed it.
         startup_seconds: of the fit, in which no worker took steps; None for rounds and without telemetry.
         train_seconds: in which workers trained.
         epochs: epochs, or rounds, of the history.
@@ -60,6 +61,7 @@ class TrainingSummary:
     rows: int
     parameters: int
     seconds: float
+    restarts: int
     startup_seconds: float | None
     train_seconds: float
     epochs: int
@@ -79,6 +81,7 @@ class TrainingSummary:
             report["rows"],
             parameters,
             report["seconds"],
+            report.get("restarts", 0),
             report.get("startup_seconds"),
             report["train_seconds"],
             len(history),

@@ -40,6 +40,7 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
     fit = replace(fit, descriptions={**fit.descriptions, "strategy": _described(algorithm)})
     directory, saves = fit.run.directory, fit.run.directory is not None and fit.checkpoint_interval != "never"
     checkpoints = own_checkpoints(fit.run, fit.descriptions) if saves else None
+    earlier = 0.0 if checkpoints is None else time.time() - checkpoints.began
     with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
         rounds = Rounds(
             algorithm,
@@ -56,6 +57,9 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
             kind=training.kind,
             transforms=Transforms(training.collate, augment, training.objective.criterion().denominators) or None,
             listener=lambda row: watch.logbook.note("round", {**row, "rounds": min(limits, default=None)}),
+            inspected=lambda data: watch.logbook.note(
+                "rows", {"training": sum(data.training), "validation": sum(data.validation)}
+            ),
             restored=lambda rows: watch.logbook.note("restored", {"history": rows}),
         )
         watch.begin(fit.data.sparkSession)
@@ -69,7 +73,7 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
     status = str(history[-1].get("status", "")) if history else ""
     if status.startswith("stopped"):
         warnings.warn(f"{type(algorithm).__name__} {status}. The model has the best weights so far.", stacklevel=3)
-    report = _report(rounds, history, time.monotonic() - start)
+    report = _report(rounds, history, earlier + time.monotonic() - start)
     weights = pack(module_of(training.objective, state["weights"]))
     return Fitted(weights, history, report, rounds.summary.output, rounds.summary.inputs)
 
@@ -103,7 +107,7 @@ def _report(rounds: Rounds, history: list[dict[str, Any]], seconds: float) -> di
         "seconds": seconds,
         **rates(sum(rounds.summary.training) * len(history), sum(row["seconds"] for row in history)),
         "bytes": rounds.sent,
-        "restarts": 0,
+        "restarts": 0 if rounds.checkpoints is None else rounds.checkpoints.next_attempt() - 1,
         "workers": [len(rows)],
         "rounds": len(history),
         "best_round": rounds.best,

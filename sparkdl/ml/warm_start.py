@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack, unpack
 from sparkdl.training.objective import new_module
 

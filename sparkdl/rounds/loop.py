@@ -101,6 +101,7 @@ class Rounds:
     kind: OutputKind | None = None  # the output that scoring needs; None accepts any
     listener: Callable[[dict[str, Any]], None] | None = None  # called with the history's row after every round
     restored: Callable[[list[dict[str, Any]]], None] | None = None  # called with the history after a resume
+    inspected: Callable[[DataSummary], None] = lambda summary: None  # called once with the summary of the data
     summary: DataSummary | None = field(default=None, init=False)  # of the data, once the run has begun
     best: int | None = field(default=None, init=False)  # the best round, from 1; None unless rounds are compared
     sent: int = field(default=0, init=False)  # bytes of the updates that all shards sent
@@ -114,7 +115,7 @@ class Rounds:
         Raises:
             InvalidInput: the rows cannot be trained on, an update is not finite, or the saved rounds are of other rows.
             Fenced: another driver has begun the same run.
-            Stopped: the process was asked to stop; the finished rounds are saved.
+            Stopped: the process was asked to stop; with ``checkpoints`` the finished rounds are saved.
         """
         began, attempt = time.monotonic(), 0
         if self.checkpoints is not None:
@@ -123,6 +124,7 @@ class Rounds:
         collate = None if self.transforms is None else replace(self.transforms, augment=None)
         inspection = InspectShard(self.objective, self.classes, collate, self.kind, self.algorithm.uses_optimizer)
         self.summary = inspect_shards(jobs, inspection)
+        self.inspected(self.summary)
         saved = self._restore(self.summary) or self._first(self.summary)
         with ExitStack() as stack:
             memories = None if self.memories is None else LocalState(self.memories)
@@ -183,6 +185,8 @@ class Rounds:
         ):
             return True
         if stop_requested() is not None:
+            if self.checkpoints is None:
+                raise stopped(f"ended after round {done}: it keeps no checkpoints", "begins anew")
             raise stopped(f"ended after round {done}")
         return False
 

@@ -4,13 +4,15 @@
     driver -> worker   all workers' lines, one frame each; or one frame that says that some are missing
 
 Lines are missing if the driver has not all of them ``PATIENCE`` seconds after the first: some worker cannot reach it.
-The others, and workers that are late, then use ``allGather`` as that worker does.
+The others, and workers that are late, then use ``allGather`` as that worker does. So do workers whose driver does not
+answer within twice that time.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import wait
 from contextlib import closing
@@ -120,29 +122,29 @@ class DriverExchange:
     def _ask(self, address: str, line: str) -> list[str] | None:
         assert self.endpoint is not None
         with closing(Connection.open(address, self.endpoint, CONNECT_SECONDS)) as connection:
-            connection.socket.settimeout(None)
-            connection.send([QUESTION + f"{self.rank} {line}".encode()])
-            first = connection.receive()
-            if first == _MISSING:
+            deadline = time.monotonic() + 2 * PATIENCE  # a driver that runs answers in half of it
+            connection.send([QUESTION + f"{self.rank} {line}".encode()], deadline)
+            if (first := connection.receive(deadline=deadline)) == _MISSING:
                 return None
-            return [frame.decode() for frame in (first, *(connection.receive() for _ in range(self.size - 1)))]
+            others = [connection.receive(deadline=deadline) for _ in range(self.size - 1)]
+            return [frame.decode() for frame in (first, *others)]
 
 
+@dataclass
 class Rendezvous:
     """An exchange with a time limit; Spark's own, ``spark.barrier.sync.timeout``, is a year.
 
     Nothing else detects a worker that stops, or whose host fails, before its first heartbeat.
     """
 
-    def __init__(self, exchange: AllGather, timeout: float) -> None:
-        self.given_up = False  # whether a worker was absent after ``timeout`` seconds
-        self._exchange = exchange
-        self._timeout = timeout
+    exchange: AllGather
+    timeout: float
+    given_up: bool = False  # whether a worker was absent after ``timeout`` seconds
 
     def __call__(self, line: str) -> Sequence[str]:
         """All workers' lines; raises PeerLost if a worker is absent after ``timeout`` seconds."""
-        answer = in_background(lambda: self._exchange(line), "sparkdl-rendezvous")
-        if not wait([answer], self._timeout).done:
+        answer = in_background(lambda: self.exchange(line), "sparkdl-rendezvous")
+        if not wait([answer], self.timeout).done:
             self.given_up = True
-            raise PeerLost(f"some workers did not join the rendezvous within {self._timeout:g} s.")
+            raise PeerLost(f"some workers did not join the rendezvous within {self.timeout:g} s.")
         return answer.result()

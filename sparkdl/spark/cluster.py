@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.cluster.cancellation import CancellationToken
@@ -49,6 +51,7 @@ from sparkdl.telemetry.task_recorder import Reporting
 
 logger = logging.getLogger(__name__)
 
+_reached: WeakSet[SparkContext] = WeakSet()  # of applications whose workers reach the driver
 _GRACE = 20.0  # seconds for the other workers to report after one has failed
 
 
@@ -166,6 +169,8 @@ class SparkCluster:
         book = AddressBook(size)
         channel = self._channel(failures, book.answer)
         with channel as endpoint, closing(book), job_description(self._spark, title):
+            if endpoint is not None and self._spark.sparkContext in _reached:  # else it may be that no event arrives
+                watch.is_silent = lambda seconds: not failures.started and seconds > self._timeout
             worker = BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))
             rows = numbered(frame).mapInArrow(
                 worker.run, SCHEMA, barrier=True, profile=self._requests.profile(self._spark)
@@ -251,6 +256,8 @@ class SparkCluster:
             raise explained from error
         finally:
             failures.close()
+            if failures.started:
+                _reached.add(self._spark.sparkContext)
 
 
 def driver_channel(
@@ -309,6 +316,9 @@ def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, dae
             f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait until they end, raise resourceTimeout, or "
             "give the application more cores."
         )
+    if watch.cancelled and not reports.started and not reports.failures:
+        message = "no worker started in time. The executors' Python processes may be stopped, as by SIGSTOP."
+        return WorkerLost(message, place=ErrorContext("launch", 0, None, reports.attempt))
     if not watch.cancelled and (known := cancellation(error) or invalid_setting(error)) is not None:
         return known
     if causes := [failure for failure in reports.failures if not failure.peer]:

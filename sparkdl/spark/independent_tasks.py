@@ -83,11 +83,8 @@ class EachTask:
         return None
 
     def _as_packed(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Yield the blocks; raises InvalidInput if a shard was packed again with other rows or in another order.
-
-        A fingerprint of all rows together would miss a reordered shard, in which Spark's row ids differ.
-        """
         for row in rows:
+            # One fingerprint of all rows would miss a reordered shard, in which Spark's row ids differ.
             if row.block == 0 and json.loads(row.about).get("fingerprint") != self.data.fingerprints[row.shard]:
                 raise InvalidInput(CHANGED)
             yield row
@@ -101,7 +98,7 @@ class EachTask:
         drain(rows)
 
     def _mapped(self, index: int, shard: Callable[[], Shard]) -> EachRow:
-        try:
+        try:  # a task that raises would fail the whole job
             result = map_shard(self.work, index, shard, index, self.reporting, device=self.device)
         except OSError as error:
             context = TaskContext.get()

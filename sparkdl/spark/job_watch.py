@@ -1,4 +1,4 @@
-"""Watches tagged jobs; cancels a barrier job that waits too long for slots, for which Spark sets no limit."""
+"""Watches tagged jobs; cancels a barrier job that waits too long for slots or workers: Spark sets no limit."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class JobWatch:
 
     def __init__(self, spark: SparkSession, tag: str, size: int, *, timeout: float, report: Report) -> None:
         self.gave_up: float | None = None  # after so many seconds
+        self.is_silent: Callable[[float], bool] = lambda seconds: False  # whether to cancel tasks that ran for seconds
         self.cancelled = False  # whether sparkdl, and not the user, cancelled the job
         self._context = spark.sparkContext
         self._tag, self._size, self._timeout, self._report = tag, size, timeout, report
@@ -46,31 +47,33 @@ class JobWatch:
         self._context.cancelJobsWithTag(self._tag)
 
     def end(self) -> None:
-        """Cancel the job if it still runs, and return once it has ended."""
+        """Cancel the job if it still runs, and return once it has ended, or after a minute."""
         self._context.cancelJobsWithTag(self._tag)
-        while self._job() is not None:
+        end = time.monotonic() + 60.0
+        while self._job() is not None and time.monotonic() < end:
             time.sleep(POLL)
 
     def _watch(self, ended: threading.Event) -> None:
-        began: float | None = None
+        state, began = None, 0.0
         while not ended.wait(POLL):
-            if not self._waits_for_slots():
-                began = None
-                continue
-            began = began or time.monotonic()
+            before, state = state, self._state()
+            began = began if state == before else time.monotonic()
             waited = time.monotonic() - began
-            if waited > self._timeout:
+            if state == "waiting" and waited > self._timeout:
                 self.gave_up = waited
+            if self.gave_up is not None or (state == "running" and self.is_silent(waited)):
                 self.cancel()
                 return
-            self._report(f"{self._size} free task slots", waited)
+            if state == "waiting":
+                self._report(f"{self._size} free task slots", waited)
 
-    def _waits_for_slots(self) -> bool:
-        """Whether the job has pending and no running tasks, by the scheduler; the status store lags behind."""
+    def _state(self) -> str | None:
+        """Whether pending tasks wait or barrier tasks run, by the scheduler; the status store lags behind."""
         job = self._job()
         stages = [] if job is None else [tasks for tasks in map(self._task_set, job.stageIds()) if tasks is not None]
-        ready = any(tasks.tasksSuccessful() < tasks.numTasks() for tasks in stages)
-        return ready and not any(tasks.runningTasks() for tasks in stages)
+        if any(tasks.runningTasks() for tasks in stages):
+            return "running" if all(tasks.isBarrier() for tasks in stages) else None
+        return "waiting" if any(tasks.tasksSuccessful() < tasks.numTasks() for tasks in stages) else None
 
     def _task_set(self, stage: int) -> Any:
         spark = self._context._jsc.sc()

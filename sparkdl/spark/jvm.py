@@ -81,8 +81,6 @@ def forwarding_sigterm(spark: SparkSession) -> Iterator[None]:
 
 
 class _Forward:
-    """A Java ``SignalHandler`` for py4j."""
-
     def handle(self, _: Any) -> None:
         take_sigterm("Spark's JVM")
 

@@ -227,11 +227,7 @@ class SparkTaskRunner:
             return None
 
     def _one_by_one(self, rows: RDD[Any], pieces: int) -> Iterator[Any]:
-        """Fetch the chunks by partition; raises _Lost if a chunk was reduced without some shards.
-
-        ``toLocalIterator`` of a DataFrame would hold all chunks in the driver's JVM.
-        """
-        count = 0
+        count = 0  # not toLocalIterator of a DataFrame, which would hold all chunks in the driver's JVM
         for shard in range(rows.getNumPartitions()):
             for row in self._spark.sparkContext.runJob(rows, list, [shard]):
                 if row.shard != len(self.shard_rows):

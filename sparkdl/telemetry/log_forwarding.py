@@ -31,7 +31,7 @@ RATE = 20.0
 BURST = 100
 
 _PRINTED = "print"
-_LONGEST = 10_000  # characters of a line that is still forwarded
+_LONGEST = 10_000  # characters of a line that are forwarded
 
 
 def level_of(name: str) -> int | None:
@@ -80,11 +80,12 @@ def forwarding(level: int | None) -> Iterator[None]:
     before, handler = root.level, _Forwarder(level, None if root.handlers else logging.lastResort)
     root.addHandler(handler)
     root.setLevel(min(before, level) or level)
-    printing = contextlib.redirect_stdout(_TeeStream(sys.stdout, handler)) if level <= logging.INFO else None
+    stream = _TeeStream(sys.stdout, handler)
     try:
-        with printing or contextlib.nullcontext():
+        with contextlib.redirect_stdout(stream) if level <= logging.INFO else contextlib.nullcontext():
             yield
     finally:
+        stream.end_line()
         root.setLevel(before)
         root.removeHandler(handler)
 
@@ -106,26 +107,30 @@ class _Forwarder(logging.Handler):
         except Exception:  # a record whose arguments do not fit its message
             self.handleError(entry)
 
-    def send(self, level: str, name: str, message: str) -> None:
+    def send(self, level: str, name: str, message: str, missing: int = 0) -> None:
+        missing += len(message[_LONGEST:])
+        mark = f" [{missing} more characters are not forwarded]" if missing else ""
         if (left_out := self._limiter.take()) is not None:
-            record("log", level=level, logger=name, message=message, left_out=left_out)
+            record("log", level=level, logger=name, message=message[:_LONGEST] + mark, left_out=left_out)
 
 
 class _TeeStream:
-    """Standard output that also forwards each complete line."""
-
     def __init__(self, stream: TextIO, forwarder: _Forwarder) -> None:
-        self._stream, self._forwarder, self._line = stream, forwarder, ""
+        self._stream, self._forwarder, self._line, self._missing = stream, forwarder, "", 0
 
     def write(self, text: str) -> int:
         written = self._stream.write(text)
-        *lines, self._line = (self._line + text).split("\n")
-        if len(self._line) > _LONGEST:  # a line that is redrawn and never ends
-            self._line = ""
-        for line in lines:
-            if line.strip():
-                self._forwarder.send("INFO", _PRINTED, line)
+        for number, part in enumerate(text.split("\n")):
+            if number:
+                self.end_line()
+            line = self._line + part
+            self._line, self._missing = line[:_LONGEST], self._missing + len(line[_LONGEST:])
         return written
+
+    def end_line(self) -> None:
+        if self._line.strip() or self._missing:
+            self._forwarder.send("INFO", _PRINTED, self._line, self._missing)
+        self._line, self._missing = "", 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

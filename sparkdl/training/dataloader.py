@@ -22,6 +22,7 @@ from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
+from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.labels import Classes, check_bounds, label_bounds
 from sparkdl.training.spec import TrainingSpec
@@ -59,6 +60,8 @@ class Rows:
         check_split(
             self.plan.total, validation, sum(mass for _, mass, _ in masses), sum(mass or 0 for *_, mass in masses)
         )
+        if group.rank == 0:
+            record("rows", training=self.plan.total, validation=validation or 0)
         self.share = shard.rows / self.plan.total
         if any(weighted for weighted, *_ in masses) and shard.denominators is None:
             # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import threading
 import time
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
 
-from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.async_saver import Saved, Saver
+from sparkdl.checkpoint.checkpointer import Checkpointer, StopPoller
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.sharding import shard, unshard
 from sparkdl.checkpoint.shared_directory import SharedDirectory
@@ -24,6 +28,7 @@ from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import Fenced, InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
+from sparkdl.io.files import Folder
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import read_state
 from sparkdl.telemetry.clock import Clock
@@ -61,8 +66,8 @@ def saved_steps(every, *, epochs=3, steps=4, before_step=lambda checkpointer: No
     """The steps of all and of pinned checkpoints of a run whose checkpoints go nowhere."""
     checkpointer = Checkpointer(Checkpoints("nowhere", run="a run"), CheckpointInterval.of(every), **options)
     saved, world = [], World(clock=Clock())
-    nothing = {"check": lambda: None, "wait": lambda: None, "cost": None}
-    checkpointer._saver = SimpleNamespace(save=lambda state: saved.append((state.clock.step, state.pinned)), **nothing)
+    others = {"check": lambda: None, "wait": lambda: Saved(saved[-1][0] if saved else None), "cost": None}
+    checkpointer._saver = SimpleNamespace(save=lambda state: saved.append((state.clock.step, state.pinned)), **others)
     checkpointer._stop_poller = SimpleNamespace(asked=threading.Event())
     checkpointer._next_query, checkpointer._saved_at, checkpointer._queried_at = 1, time.monotonic(), time.monotonic()
     try:
@@ -107,7 +112,7 @@ def test_checkpoints_after_seconds_and_on_a_stop_request(monkeypatch):
             checkpointer._stop_poller.asked.set()
 
     assert saved_steps("10 seconds", epochs=5, steps=7, before_step=tick)[0] == [10, 20, 30, 35]
-    stopped = "the driver asked the run to stop; its checkpoint is of step 5."
+    stopped = "the driver asked the run to stop; its newest checkpoint is of step 5."
     assert saved_steps(100, before_step=tick_and_stop)[0] == [5, stopped]
 
 
@@ -143,6 +148,56 @@ def test_shards_merge_to_the_state_and_share_no_tensor(workers):
 def pair():
     with LocalCluster(2, timeout=60) as cluster:
         yield cluster
+
+
+@dataclass(frozen=True)
+class StopsAtFive:
+    """Is asked to stop at step 5, where the file that ends with ``full`` cannot be written, or another fit begins."""
+
+    checkpoints: Checkpoints
+    every: int
+    full: str
+    resumed: int | None
+
+    def __call__(self, world, shard):
+        kept, write = Checkpointer(self.checkpoints, CheckpointInterval(self.every, "steps")), Folder.write
+
+        def write_if_room(folder, name, *data):
+            if self.full and folder.at(name).endswith(self.full):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write(folder, name, *data)
+
+        world.broadcast_json = lambda key, value: {"due": False, "stop": world.clock.step == 5, "next": 0}
+        kept._saver, kept._stop_poller = Saver(self.checkpoints, world, self.resumed), StopPoller(self.checkpoints, 0)
+        with patch.object(Folder, "write", write_if_room), closing(kept):
+            for step in range(1, 6):
+                world.clock.tick(8)
+                if (step, self.full, world.rank) == (5, "fenced", 0):
+                    kept._saver.wait()
+                    self.checkpoints.fence(1)
+                kept.after_step(world, lambda: {"local": {}, "replicated": {}}, finished=False)
+
+
+FOURTH, FULL = "its newest checkpoint is of step 4", r", since checkpoint attempt-0000\S*-0+5 was not saved: "
+
+
+@pytest.mark.parametrize(
+    ("every", "full", "resumed", "message"),
+    [
+        (4, "", None, "its newest checkpoint is of step 5."),
+        (4, "5/00000", None, f"{FOURTH}{FULL}rank 0 on .*No space left"),
+        (4, "5/00001", None, f"{FOURTH}{FULL}rank 1 on .*No space left"),
+        (4, "5/manifest.json", None, f"{FOURTH}{FULL}.*No space left"),
+        (9, "/00001", None, f"it has no checkpoint{FULL}rank 1 on"),
+        (9, "/00001", 4, f"{FOURTH}{FULL}rank 1 on"),
+        (4, "fenced", None, "attempt 0 may not commit to .* announced attempt 1"),
+    ],
+)
+def test_stop_names_the_newest_checkpoint_that_exists(pair, tmp_path, every, full, resumed, message):
+    checkpoints = Checkpoints(str(tmp_path), run="a run")
+    checkpoints.fence(0)
+    with pytest.raises(Fenced if full == "fenced" else Stopped, match=message):
+        pair.gang(StopsAtFive(checkpoints, every, full, resumed))
 
 
 def checkpointer(folder, every=2, run="a run", **options):

@@ -39,8 +39,11 @@ def test_one_attempt_of_two_drivers(local):
     with pytest.raises(Fenced):
         save(local, 1)
     save(second, 2)
-    with pytest.raises(Fenced, match=r"no announcement of attempt 4; call fence\(4\)"):
+    with pytest.raises(Fenced, match=r"no announcement of attempt 4: .* or fence\(4\) was not called"):
         save(second, 2, attempt=4)
+    second.folder.delete("")
+    with pytest.raises(Fenced, match=r"attempt 0: something deleted or replaced the directory during the run"):
+        save(second, 3)
 
 
 def commits(checkpoints, step, attempt):

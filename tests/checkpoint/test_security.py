@@ -90,7 +90,7 @@ def test_forged_announcement_of_attempt_raises(tmp_path):
     checkpoints = fenced(str(tmp_path))
     for forged in (b"", b"[]", b'{"attempt": 0}', pickle.dumps({"run": "digits"})):
         (tmp_path / "attempts" / "0000.json").write_bytes(forged)
-        with pytest.raises(InvalidInput, match="is no announcement"):
+        with pytest.raises(InvalidInput, match=r"0000\.json is damaged"):
             save(checkpoints, 1)
     (tmp_path / "attempts" / "0000.json").write_text(json.dumps({"run": "letters", "writer": "somebody"}))
     with pytest.raises(InvalidInput, match="belongs to the run 'letters'"):

@@ -29,7 +29,7 @@ def test_committed_checkpoint_comes_back(shards, directory):
     assert newest_name == name == "attempt-0000-epoch-0000-step-0000000007"
     manifest = reader.manifest
     assert (manifest.clock, manifest.world_size, manifest.attempt) == (at(7), shards, 0)
-    assert (manifest.run, manifest.pinned, manifest.extra) == ("digits", True, extra)
+    assert (manifest.run, manifest.pinned, manifest.extra) == ("digits", True, manifest.extra | extra)
     assert [reader.read(shard) for shard in manifest.shards] == [content(7, rank) for rank in range(shards)]
     assert checkpoints.folder.sizes(name).keys() == {*manifest.shards, MANIFEST}
     name, data = checkpoints.name(at(8), 0), {"large": os.urandom(20_000_000), "empty": b""}

@@ -19,19 +19,19 @@ import torch
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster import local as module
+from sparkdl.cluster import worker_process
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.cluster.worker_process import WorkerProcess
-from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.cluster.zygote import limit
 from sparkdl.errors import InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
 from tests.contracts.map_reduce_contract import LossContract, MapReduceContract, Sums, Whole
-from tests.faults import Decode, Fault
 from tests.sessions import ROOT
 
 SOUR = ValueError("the milk is sour")
@@ -120,17 +120,27 @@ def test_worker_dies_before_rendezvous(pair):
 
 
 @pytest.mark.chaos
-def test_worker_stopped_before_rendezvous_times_out(pair, monkeypatch, tmp_path):
-    # The supervisor cannot miss a worker without a heartbeat, and collectives time out only after the rendezvous.
-    stop = Fault("stop", 0, 0, str(tmp_path / "mark"), "arrival")
-    columns = Columns((InputColumn("x", decode=Decode((stop,))),))
-    rows = pa.table({"x": pa.array([bytes(8)] * 4, pa.binary())})
-    pair.gang(work.who)  # starts the processes
-    with monkeypatch.context() as patch:
-        patch.setattr(pair, "_timeout", 5.0)
-        with pytest.raises(WorkerLost, match=r"rank \d did not join the rendezvous within 5 s"):
-            pair.gang(work.rows, rows, columns)
-    assert pair.gang(lambda world, shard: shard.rows, rows, columns) == [2, 2]
+@pytest.mark.parametrize(
+    ("size", "answer", "timeout", "message"),
+    [
+        (0, 1.0, 20.0, r"rank 1 \(pid \d+\) did not answer for 1 s, .* and was killed"),
+        (10_000_000, 1.0, 20.0, r"rank 1 \(pid \d+\) did not answer for 1 s, .* and was killed"),
+        (0, 30.0, 2.0, "rank 1 did not join the rendezvous within 2 s"),
+    ],
+)
+def test_stopped_worker_is_killed_and_replaced(pair, monkeypatch, size, answer, timeout, message):
+    before, data = pids(pair), bytes(size)
+    monkeypatch.setattr(pair, "_timeout", timeout)
+    monkeypatch.setattr(worker_process, "ANSWER_SECONDS", answer)
+    limit(pair._workers[1].connection, answer)
+    os.kill(before[1], signal.SIGSTOP)  # before it takes its task
+    with pytest.raises(WorkerLost, match=message):
+        pair.gang(lambda world, shard: len(data))
+    assert before[1] not in living(before)
+    if size:
+        os.kill(before[0], signal.SIGSTOP)
+        with pair.map_reduce({"x": [1.0, 2.0], "id": [0, 1]}, ["x", "id"]) as jobs:  # another process takes its shard
+            assert jobs.run(Sums(), {"factor": 1.0})[0]["sum"].item() == 3.0
 
 
 def test_exit_code_is_reported(pair):
@@ -178,16 +188,22 @@ def test_interrupt_ends_workers(pair):
     assert living(before) == []
 
 
-def test_truncated_answer_means_process_has_ended():
+@pytest.mark.parametrize("stopped", [False, True])
+def test_truncated_answer_means_process_has_ended(stopped, monkeypatch):
+    monkeypatch.setattr(worker_process, "ANSWER_SECONDS", 0.2)
     process = WorkerProcess(0)
     ours, theirs = socket.socketpair()
     process.connection.close()
     process.connection = Connection(ours.detach())
+    limit(process.connection, 0.2)
     try:
         theirs.sendall(struct.pack("!i", 100) + b"half of it")  # as multiprocessing announces a hundred bytes
-        theirs.close()
+        if not stopped:
+            theirs.close()
         with pytest.raises(EOFError):
             process.receive()
+        assert ("did not answer" if stopped else "exited with code 0") in process.exit_reason()
+        assert not process.process.alive
     finally:
         process.kill()
 

@@ -6,6 +6,7 @@ import ast
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sparkdl.cluster import zygote as module
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.zygote import fork, zygote
+from sparkdl.errors import ClusterUnavailable
 
 THIS = "tests.cluster.test_zygote"
 
@@ -50,8 +53,12 @@ def test_worker_has_environment_and_folder_of_the_fork(monkeypatch, tmp_path):
     assert ast.literal_eval(report("surroundings")) == ("later", str(tmp_path), True)
 
 
-def test_workers_draw_different_numbers():
-    assert report("draw") != report("draw")
+def test_workers_draw_different_numbers_also_under_a_default_timeout_of_sockets():
+    socket.setdefaulttimeout(60.0)
+    try:
+        assert report("draw") != report("draw")
+    finally:
+        socket.setdefaulttimeout(None)
 
 
 def test_exit_code_and_threads_of_the_zygote():
@@ -74,11 +81,13 @@ def test_running_worker_times_out_and_is_killed():
 
 
 @pytest.mark.slow
-def test_killed_zygote_is_replaced_and_its_workers_live():
-    with LocalCluster(2) as cluster:
+@pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP])
+def test_killed_or_stopped_zygote_is_replaced_and_its_workers_live(fate, monkeypatch):
+    with LocalCluster(2) as cluster, monkeypatch.context() as patch:
+        patch.setattr(module, "ANSWER_SECONDS", 3.0)
         before = cluster.gang(lambda world, shard: os.getpid())
         orphan = fork("signal:pause")
-        os.kill(zygote().process.pid, signal.SIGKILL)
+        os.kill(zygote().process.pid, fate)
         orphan.kill()
         assert orphan.wait() is None  # the exit code is unknown
         orphan.close()
@@ -89,11 +98,24 @@ def test_killed_zygote_is_replaced_and_its_workers_live():
         after = cluster.gang(lambda world, shard: os.getpid())
         assert after[0] == before[0]
         assert after[1] != before[1]
+    assert report("draw")  # with the usual limit again
+
+
+@pytest.mark.parametrize(
+    ("program", "what"), [("import signal; signal.pause()", "does not answer"), ("exit(3)", "has died")]
+)
+def test_zygotes_that_never_answer_end_a_fork(monkeypatch, program, what):
+    monkeypatch.setattr(module, "_running", {})
+    monkeypatch.setattr(module, "_MAIN", program)
+    monkeypatch.setattr(module, "START_SECONDS", 0.2)
+    with pytest.raises(ClusterUnavailable, match=f"process that forks workers {what}"):
+        fork("signal:pause")
 
 
 def test_process_with_threads_must_not_fork():
     script = (
-        "import threading; from sparkdl.cluster.preload import preload\n"
+        "import os, signal, threading; from sparkdl.cluster.preload import preload\n"
+        "os._exit = lambda code: os.kill(os.getpid(), signal.SIGSTOP)  # the child that the parent waits for\n"
         "threading.Thread(target=threading.Event().wait, daemon=True).start(); preload()"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)

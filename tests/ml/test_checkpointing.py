@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_killed_worker_is_replaced_in_the_same_call(data, tmp_path, undisturbed)
 @pytest.mark.chaos
 @pytest.mark.cluster
 def test_next_call_resumes(data, tmp_path, undisturbed):
-    settings = {"runDir": str(tmp_path / "run"), "checkpointInterval": "1 epoch"}
+    settings = {"runDir": str(tmp_path / "run"), "checkpointInterval": 2}  # step 6 is saved after step 4
     fault, diary = Fault("kill", 1, 7, str(tmp_path / "mark")), Diary()
     with pytest.raises(WorkerLost):
         regressor(callbacks=[fault], trackers=[diary], maxRestarts=0, **settings).fit(data)
@@ -69,7 +70,11 @@ def test_next_call_resumes(data, tmp_path, undisturbed):
     assert "WorkerLost: " in error
     ends = [event.payload["error"] for event in read_events(tmp_path / "run" / "events") if event.kind == "end"]
     assert ends == [error]
-    check_same(regressor(**settings).fit(data), undisturbed)
+    start = time.monotonic()
+    resumed = regressor(**settings).fit(data)
+    assert resumed.report["seconds"] > time.monotonic() - start  # those of the first call are more than the overhead
+    assert (resumed.report["restarts"], resumed.summary.restarts) == (1, 1)
+    check_same(resumed, undisturbed)
 
 
 @pytest.mark.chaos

@@ -47,11 +47,14 @@ def test_history_report_and_predictions(data, tmp_path, strategy):
 
 def test_users_own_algorithm_resumes_with_more_rounds(data, tmp_path):
     estimator = classifier(GradientDescent(0.5, 3), model=nets.two_scores, runDir=str(tmp_path / "run"))
-    losses = [row["loss"] for row in estimator.fit(data).history]
+    first = estimator.fit(data)
+    losses = [row["loss"] for row in first.history]
     assert len(losses) == 3
     assert losses == sorted(losses, reverse=True)
     longer = estimator.setStrategy(GradientDescent(0.5, 5)).fit(data)
     assert [row["loss"] for row in longer.history][:3] == losses
+    assert (first.report["restarts"], longer.report["restarts"]) == (0, 1)
+    assert longer.report["seconds"] > first.report["seconds"]
     with pytest.raises(InvalidInput, match="another run"):
         estimator.setStrategy(GradientDescent(0.4, 5)).fit(data)
 

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from sparkdl.io.threads import in_background
+from sparkdl.spark import address_exchange
 from sparkdl.spark.address_exchange import AddressBook, DriverExchange
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.protocol import ProtocolError
@@ -41,6 +42,12 @@ def test_all_workers_fall_back_if_one_cannot_reach_driver(caplog):
         assert worker(endpoint, 1).result(LONG) == ["1"]  # too late
     for reason, count in (("the driver has no channel", 1), ("cannot be reached", 1), ("some workers did not", 2)):
         assert caplog.text.count(reason) == count
+
+
+def test_worker_falls_back_if_the_driver_does_not_answer(monkeypatch):
+    monkeypatch.setattr(address_exchange, "PATIENCE", 0.05)
+    with driver(3, patience=3 * LONG) as (endpoint, _):
+        assert worker(endpoint, 0).result(LONG) == ["0"]
 
 
 @pytest.mark.parametrize("question", [b"3 line", b"-1 line", b"x", b""])

@@ -8,7 +8,7 @@ import select
 import signal
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -125,6 +125,22 @@ def test_killed_worker_is_named(cluster, rank):
     assert ".scala" not in str(caught.value)
     assert not os.path.exists(f"/proc/{started[rank]['pid']}")
     assert cluster.gang(work.total) == [(3.0, 3.0)] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.chaos
+def test_gang_whose_python_processes_are_all_stopped_ends(cluster, monkeypatch):
+    before = [worker["pid"] for worker in cluster.gang(work.who)]
+    for pid in before:
+        os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(cluster, "_timeout", 3.0)
+    with pytest.raises(WorkerLost, match="no worker started in time"):
+        cluster.gang(work.who)
+    for pid in before:  # Spark kills them too, a little later
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    monkeypatch.setattr(cluster, "_timeout", 60.0)
+    assert not {*before} & {worker["pid"] for worker in cluster.gang(work.who)}
 
 
 @pytest.mark.slow

@@ -42,9 +42,21 @@ def test_info_sends_printed_lines(events, capsys) -> None:
         print(" and a half")
         print("  ")
         sys.stdout.flush()
+        print("and", end="")
     print("after")
-    assert [event.payload["message"] for event in events] == ["this", "one", "two and a half"]
-    assert capsys.readouterr().out == "one\ntwo and a half\n  \nafter\n"
+    assert [event.payload["message"] for event in events] == ["this", "one", "two and a half", "and"]
+    assert capsys.readouterr().out == "one\ntwo and a half\n  \nandafter\n"
+
+
+def test_long_lines_are_cut_with_a_mark(events) -> None:
+    with forwarding(logging.INFO):
+        print("x" * 10_000)
+        print("x" * 10_001)
+        print(*["x" * 3_000] * 4, sep="", end=f"\n{' ' * 10_005}x")
+        logging.getLogger("app").info("x" * 2_000_000)
+    marks = [event.payload["message"].partition(" [")[2] for event in events]
+    assert marks == ["", *(f"{n} more characters are not forwarded]" for n in (1, 2_000, 1_990_000, 6))]
+    assert {len(event.payload["message"].partition(" [")[0]) for event in events[:4]} == {10_000}
 
 
 def test_malformed_record_is_skipped(events, capsys) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,12 +34,16 @@ class Limits:
         if not self.margin >= 0:
             raise InvalidInput(f"the gate's margin is {self.margin}; expected a number of at least 0.")
 
-    def passes(self, value: float, in_use: float | None, *, larger: bool) -> bool:
-        """Whether a model with this metric may be published; without a model in use, ``in_use`` is None."""
-        sign = 1.0 if larger else -1.0
-        if math.isnan(value) or (self.least is not None and sign * value < sign * self.least):
-            return False
-        return in_use is None or math.isnan(in_use) or sign * value >= sign * in_use - self.margin
+    def failure(self, value: float, in_use: float | None, *, larger: bool) -> str | None:
+        """Why a model with this metric is rejected, or None; without a model in use, ``in_use`` is None."""
+        sign, relation = (1.0, "<") if larger else (-1.0, ">")
+        if math.isnan(value):
+            return "it is no number"
+        if self.least is not None and sign * value < sign * self.least:
+            return f"{value} {relation} {self.least}, the gate's least"
+        if in_use is not None and sign * value < sign * in_use - self.margin:
+            return f"{value} {relation} {in_use - sign * self.margin}, for the margin {self.margin} to the model in use"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +97,8 @@ class Gate(Limits):
         if not self.checks:
             return
         held = self.conditions(rows).first()
-        failed = [f"{name!r} ({text})" for name, text in self.checks.items() if held is None or not held[name]]
+        wrong = {name: text for name, text in self.checks.items() if held is None or not held[name]}
+        failed = [f"{name!r} ({text}{_left_side(rows, text)})" for name, text in wrong.items()]
         if failed:
             raise BadInput(f"the rows do not pass the gate's checks: {', '.join(failed)}.")
 
@@ -112,13 +118,21 @@ class Gate(Limits):
         return values
 
 
+def _left_side(rows: DataFrame, text: str) -> str:
+    left, *others = re.split("[<>=!]+", text)
+    try:
+        return f"; {left.strip()} is {rows.agg(sql.expr(left)).collect()[0][0]}" if len(others) == 1 else ""
+    except AnalysisException:  # the check is no comparison
+        return ""
+
+
 def evaluate(
     metrics: dict[str, Metric], new: PipelineModel, in_use: PipelineModel | None, rows: DataFrame
 ) -> dict[str, dict[str, Any]]:
     """Evaluate the new model and the one in use on the same rows.
 
     Returns:
-        By metric: ``value``, of the model in use ``in_use`` or None, and whether it ``passed``.
+        By metric: ``value``, of the model in use ``in_use`` or None, whether it ``passed``, and else the ``reason``.
     """
     cached = rows.cache()
     try:
@@ -127,8 +141,8 @@ def evaluate(
         for name, metric in metrics.items():
             value = float(metric.evaluator.evaluate(scored))
             other = None if beside is None else float(metric.evaluator.evaluate(beside))
-            passed = metric.passes(value, other, larger=metric.evaluator.isLargerBetter())
-            results[name] = {"value": value, "in_use": other, "passed": passed}
+            reason = metric.failure(value, other, larger=metric.evaluator.isLargerBetter())
+            results[name] = {"value": value, "in_use": other, "passed": reason is None, "reason": reason}
         return results
     finally:
         cached.unpersist()

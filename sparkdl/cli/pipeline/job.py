@@ -188,6 +188,7 @@ def summary(done: dict[str, Any]) -> str:
     figures = [
         f"{name} {metric['value']:.4f}"
         + ("" if metric["in_use"] is None else f" (in use: {done['current']}, {metric['in_use']:.4f})")
+        + (f" failed: {metric['reason']}" if metric.get("reason") else "")
         for name, metric in done["metrics"].items()
     ]
     text, scores = f"{fate} {done['version']}: {'; '.join(figures)}", done["scores"]

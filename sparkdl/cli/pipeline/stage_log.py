@@ -17,16 +17,17 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.checkpoint.fencing import Attempts
 from sparkdl.cli.exit_codes import Superseded
-from sparkdl.errors import Fenced
+from sparkdl.errors import Fenced, InvalidInput
 from sparkdl.io.files import Folder
 
 _DONE = "done.json"
+_ADVICE = "Delete it, and the same command does this part again; --redo does everything again."
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class Ledger:
 
     @staticmethod
     def done(uri: str) -> dict[str, Any] | None:
-        """The result of a finished date; None if it is unfinished."""
-        return _read(Folder.of(uri), _DONE)
+        """The result of a finished date; None if it is unfinished. Raises InvalidInput if the file is damaged."""
+        return _read(Folder.of(uri), _DONE, version=str, configuration=str, metrics=dict, passed=bool, published=bool)
 
     @property
     def run(self) -> str:
@@ -74,9 +75,15 @@ class Ledger:
 
         Raises:
             Superseded: a later run took over.
+            InvalidInput: the file of an earlier result is damaged.
         """
         result = self.result(name)
-        if result is None or (stands is not None and not stands(result)):
+        try:
+            valid = result is not None and (stands is None or stands(result))
+        except (AttributeError, KeyError, TypeError) as error:
+            path = self.folder.at(self._file(name))
+            raise InvalidInput(f"{path} is damaged ({type(error).__name__}: {error}). {_ADVICE}") from error
+        if result is None or not valid:
             self.check()
             result = work()
             self._write(self._file(name), result)
@@ -113,8 +120,8 @@ class Ledger:
         self.folder.write(name, (json.dumps(result, indent=2) + "\n").encode())
 
     def check(self) -> None:
-        """Raise Superseded if a later run took over."""
-        with _superseded():
+        """Raise Superseded if a later run took over, and Fenced if the date's folder is gone."""
+        with _superseded() if self.attempts.announced() else nullcontext():
             self.attempts.check(self.number)
 
 
@@ -126,9 +133,7 @@ def _superseded() -> Iterator[None]:
         raise Superseded(f"another run of this date has taken over: {error}") from error
 
 
-def _read(folder: Folder, name: str) -> dict[str, Any] | None:
-    try:
-        result: dict[str, Any] = json.loads(folder.read(name))
-    except FileNotFoundError:
-        return None
-    return result
+def _read(folder: Folder, name: str, **fields: type) -> dict[str, Any] | None:
+    with suppress(FileNotFoundError):
+        return folder.read_json(name, _ADVICE, **fields)
+    return None

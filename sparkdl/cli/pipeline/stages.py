@@ -31,7 +31,7 @@ from sparkdl.ml.persistence.registry import Versions
 from sparkdl.ml.tracking.registration import Registration
 from sparkdl.ml.warm_start import WarmStart
 
-_HELD = "sparkdl_held_out"
+_HELD, _SIDES = "sparkdl_held_out", ("train", "held out")
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,26 @@ class PipelineRun:
     def _stages(self) -> dict[str, Any]:
         stage, versions = self.ledger.stage, self.versions
         over = self.ledger.noted("publish")  # then files of earlier stages may be deleted
-        rows = stage("etl", self.extract, lambda rows: over or all(files.exists(rows[side]["path"]) for side in rows))
+        rows = stage(
+            "etl",
+            self.extract,
+            lambda rows: all(rows[side]["rows"] and files.exists(rows[side]["path"]) for side in _SIDES) or over,
+        )
         train, held_out = rows["train"], rows["held out"]
         print(f"{train['rows']} training rows, {held_out['rows']} validation rows", flush=True)
         start = stage(
             "start",
             lambda: {"version": versions.current() if self.warm_start else None},
-            lambda start: over or start["version"] is None or versions.is_complete(start["version"]),
+            lambda start: start["version"] is None or versions.is_complete(start["version"]) or over,
         )
         name = stage(
             "train",
             lambda: self.train(train["path"], start["version"]),
-            lambda model: over or versions.is_complete(model["version"]),
+            lambda model: versions.is_complete(model["version"]) or over,
         )["version"]
         print(f"trained version {name}", flush=True)
         judged = stage(
-            "gate", lambda: self.evaluate(name, held_out["path"]), lambda judged: over or judged["version"] == name
+            "gate", lambda: self.evaluate(name, held_out["path"]), lambda judged: judged["version"] == name or over
         )
         if self.register is not None and judged["passed"]:  # first: a published model can be registered
             stage(

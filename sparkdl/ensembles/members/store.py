@@ -137,7 +137,7 @@ class MemberStore(SharedDirectory):
     def _configuration(self, names: list[str]) -> dict[str, Any] | None:
         path = self.folder.at(_ENSEMBLE)
         try:
-            text = self.folder.read(_ENSEMBLE)
+            fields = self.folder.read_json(_ENSEMBLE, "Set another runDir, or delete this one.", format=int)
         except FileNotFoundError:
             if any(name.startswith(("member-", "model-")) for name in names):
                 raise InvalidInput(
@@ -145,11 +145,7 @@ class MemberStore(SharedDirectory):
                     "runDir, or delete them."
                 ) from None
             return None
-        try:
-            fields = json.loads(text)
-            version, configuration = fields["format"], fields["configuration"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{path} is damaged: {error!r}. Set another runDir, or delete this one.") from error
+        version, configuration = fields["format"], fields.get("configuration")
         if version != _FORMAT or not isinstance(configuration, dict):
             raise InvalidInput(f"{path} has the format {version!r}; expected {_FORMAT}. Set another runDir.")
         return configuration

@@ -30,6 +30,7 @@ __all__ = ["Versions"]
 CURRENT = "CURRENT"
 _FOLDER, _ABOUT, _FATE, _MODEL = "versions", "version.json", "fate.json", "model"
 _PUBLISHED, _REJECTED = "published", "refused"
+_FIELDS: dict[str, dict[str, Any]] = {_ABOUT: {"saved": (int, float)}, _FATE: {"fate": str, "at": (int, float)}}
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Versions:
 
     def _pointed(self) -> str | None:
         try:
-            return files.read(files.join(self.root, CURRENT)).decode().strip()
+            return files.read(files.join(self.root, CURRENT)).decode(errors="replace").strip()
         except FileNotFoundError:
             return next(reversed(self._decided(_PUBLISHED)), None)
 
@@ -70,16 +71,16 @@ class Versions:
 
     def is_complete(self, name: str) -> bool:
         """Whether a version is complete."""
-        return bool(name) and files.exists(files.join(self.root, f"{_FOLDER}/{name}/{_ABOUT}"))
+        return name.isprintable() and bool(name) and files.exists(files.join(self.root, f"{_FOLDER}/{name}/{_ABOUT}"))
 
     def about(self, name: str) -> dict[str, Any]:
         """The description given to ``complete``, with ``saved``, its time in unix seconds.
 
         Raises:
             FileNotFoundError: the version is missing or incomplete.
+            InvalidInput: its file is damaged.
         """
-        about: dict[str, Any] = json.loads(files.read(files.join(self.root, f"{_FOLDER}/{name}/{_ABOUT}")))
-        return about
+        return self._load(name, _ABOUT)
 
     def complete(self, name: str, about: Mapping[str, Any]) -> None:
         """Mark a version whose model is saved as complete; ``about`` has JSON values by name, for people."""
@@ -118,8 +119,11 @@ class Versions:
         values = {}
         for name in self._folder().folders():
             with contextlib.suppress(FileNotFoundError):  # incomplete, undecided, or pruned by another run just now
-                values[name] = json.loads(self._folder().read(f"{name}/{file}"))
+                values[name] = self._load(name, file)
         return values
+
+    def _load(self, name: str, file: str) -> dict[str, Any]:
+        return self._folder().read_json(f"{name}/{file}", f"Write it again, or delete {name}.", **_FIELDS[file])
 
     def prune(self, keep: int) -> list[str]:
         """Delete the oldest versions, except the one in use and those neither published nor rejected.

@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 import math
+import shutil
 from functools import partial
 
 import pytest
 
+from sparkdl.checkpoint.fencing import Attempts
 from sparkdl.cli.exit_codes import Superseded
 from sparkdl.cli.pipeline import stage_log
 from sparkdl.cli.pipeline.gate import Gate
-from sparkdl.cli.pipeline.job import fingerprint
+from sparkdl.cli.pipeline.job import fingerprint, summary
 from sparkdl.cli.pipeline.stage_log import Ledger
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import Fenced, InvalidInput
+from sparkdl.io import files
+from sparkdl.io.files import Folder
+from sparkdl.ml.persistence.registry import Versions
 
 NAN = math.nan
 
 
 @pytest.mark.parametrize(
-    ("gate", "value", "in_use", "larger", "passes"),
+    ("gate", "value", "in_use", "larger", "failure"),
     [
-        ({}, 0.9, None, True, True),
-        ({}, 0.9, 0.9, True, True),
-        ({}, 0.89, 0.9, True, False),
-        ({"margin": 0.01}, 0.895, 0.9, True, True),
-        ({"margin": 0.01}, 0.88, 0.9, True, False),
-        ({"least": 0.8}, 0.79, None, True, False),
-        ({"least": 0.8}, 0.8, None, True, True),
-        ({"least": 0.8, "margin": 1.0}, 0.79, 0.7, True, False),
-        ({}, 0.5, 0.4, False, False),
-        ({"margin": 0.2}, 0.5, 0.4, False, True),
-        ({"least": 0.3}, 0.4, None, False, False),
-        ({"least": 0.3}, 0.2, None, False, True),
-        ({}, NAN, None, True, False),
-        ({}, 0.5, NAN, True, True),
+        ({}, 0.9, None, True, None),
+        ({}, 0.9, 0.9, True, None),
+        ({}, 0.89, 0.9, True, "0.89 < 0.9, for the margin 0.0 to the model in use"),
+        ({"margin": 0.125}, 0.625, 0.75, True, None),
+        ({"margin": 0.125}, 0.5, 0.75, True, "0.5 < 0.625, for the margin 0.125 to the model in use"),
+        ({"least": 0.8}, 0.79, None, True, "0.79 < 0.8, the gate's least"),
+        ({"least": 0.8}, 0.8, None, True, None),
+        ({"least": 0.8, "margin": 1.0}, 0.79, 0.7, True, "0.79 < 0.8, the gate's least"),
+        ({}, 0.5, 0.4, False, "0.5 > 0.4, for the margin 0.0 to the model in use"),
+        ({"margin": 0.2}, 0.5, 0.4, False, None),
+        ({"least": 0.3}, 0.4, None, False, "0.4 > 0.3, the gate's least"),
+        ({"least": 0.3}, 0.2, None, False, None),
+        ({}, NAN, None, True, "it is no number"),
+        ({}, 0.5, NAN, True, None),
     ],
 )
-def test_gate_passes(gate, value, in_use, larger, passes):
-    assert Gate(**gate).passes(value, in_use, larger=larger) is passes
+def test_rejection_has_the_value_and_the_bound(gate, value, in_use, larger, failure):
+    assert Gate(**gate).failure(value, in_use, larger=larger) == failure
+    metrics = {"accuracy": {"value": value, "in_use": in_use, "passed": failure is None, "reason": failure}}
+    done = {"version": "v2", "current": "v1", "passed": failure is None, "published": failure is None, "scores": None}
+    assert summary({**done, "metrics": metrics}).endswith(f" failed: {failure}") is (failure is not None)
 
 
 @pytest.mark.parametrize("margin", [-0.1, NAN])
@@ -110,8 +118,41 @@ def test_later_run_takes_over(tmp_path):
     (second,) = opened
     assert second.stage("etl", lambda: {"rows": 3}) == {"rows": 3}
     assert first.stage("etl", dict) == {"rows": 3}  # a superseded run may still read
-    second.close({"passed": True})
-    assert Ledger.done(str(tmp_path)) == {"passed": True}
+    result = {"version": "v", "configuration": "c", "metrics": {}, "passed": True, "published": False}
+    second.close(result)
+    assert Ledger.done(str(tmp_path)) == result
+    shutil.rmtree(tmp_path)
+    with pytest.raises(Fenced, match="something deleted or replaced the directory"):
+        second.check()
+
+
+DAMAGED = (
+    b"",
+    b'{"fate"',
+    b"[]",
+    b'"text"',
+    b"3",
+    b"null",
+    b"{}",
+    b'{"run": 1, "at": "now"}',
+    b"\xff\x00",
+    b"[" * 100_000,
+)
+READERS = {
+    "versions/v/fate.json": lambda folder: Versions(folder).prune(1),
+    "versions/v/version.json": lambda folder: Versions(folder).about("v"),
+    "done.json": Ledger.done,
+    "c/etl.json": lambda folder: Ledger.open(folder, "c").stage("etl", dict, lambda result: result["train"]["rows"]),
+    "attempts/0000.json": lambda folder: Attempts(Folder.of(folder), "pipeline", "w").check(0),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_damaged_files_are_named(name, tmp_path):
+    for content in DAMAGED:
+        files.write(str(tmp_path / name), content)
+        with pytest.raises(InvalidInput, match=rf"{name} is damaged \(.*[Dd]elete"):
+            READERS[name](str(tmp_path))
 
 
 # ---- the identity of a run --------------------------------------------------------------------------------------

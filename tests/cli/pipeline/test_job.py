@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,7 @@ def test_date_runs_once_and_next_date_starts_from_its_weights_and_waits_for_rows
     untrained = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1e-12}}
     code, printed = small.run("--refused-exit-code=7", date="2026-11-24", optimizer=untrained)
     assert (code, f"is not published; {later} is in use" in printed) == (7, True), printed
+    assert ", for the margin 0.0 to the model in use" in printed
     assert small.versions.current() == later
     assert small.done("2026-11-24")["scores"]["version"] == later
 
@@ -109,7 +111,7 @@ def test_corrected_rows_are_read_again_and_redo_trains_again(small, store):
     checks = {"enough rows": "count(*) >= 100", "other labels": "max(label) > 0"}
     words = ("--run-id", 8, "--gate.metrics", json.dumps(metrics), "--gate.checks", json.dumps(checks))
     for columns, expected, text in (
-        ({"y": np.zeros(count, int)}, 4, "the gate's checks: 'other labels' (max(label) > 0)."),
+        ({"y": np.zeros(count, int)}, 4, "the gate's checks: 'other labels' (max(label) > 0; max(label) is 0)."),
         ({"y": np.full(count, 5)}, 2, "5"),  # a class that the network does not have
         ({"a": pa.nulls(count, pa.float64())}, 4, "null"),
         ({"a": np.repeat("x", count)}, 4, "type string of column a is not supported"),
@@ -127,6 +129,7 @@ def test_corrected_rows_are_read_again_and_redo_trains_again(small, store):
     write(small.folder / "raw", y=np.arange(count) % 2)  # no column tells it
     code, printed = small.run(*words)
     assert (code, f"the model of {name} is not published; none is in use" in printed) == (3, True)
+    assert re.search(r"rejected .*precision and recall 0\.\d+ failed: 0\.\d+ < 0\.9, the gate's least", printed)
     for code in (0, 7):  # a rejected run is finished too
         assert small.run(*words, f"--refused-exit-code={code}")[0] == code
     assert done() == ({"areaUnderROC": True, "precision and recall": False}, None)
