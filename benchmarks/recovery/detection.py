@@ -40,8 +40,6 @@ class Strike:
     rank: int
     mark: str
 
-    every_rank = True
-
     def on_step(self, run: Any) -> None:
         if (run.rank, run.clock.step) == (self.rank, STEP):
             Path(self.mark).write_text(repr(time.time()), encoding="ascii")

@@ -23,6 +23,8 @@ class MarkedCheckpointer(Checkpointer):
 class FirstStep:
     """A callback that records the end of an attempt's first step."""
 
+    every_rank = False
+
     def __init__(self) -> None:
         self._recorded = False
 

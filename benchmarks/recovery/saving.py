@@ -40,6 +40,8 @@ COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
 class Steps:
     """A callback that records the end of each step."""
 
+    every_rank = False
+
     def on_step(self, run: Any) -> None:
         record("stepped", clock=run.clock)
 

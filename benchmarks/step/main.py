@@ -1,7 +1,8 @@
-"""A training step with AllReduce against torch's DistributedDataParallel.
+"""A training step with AllReduce against torch's DistributedDataParallel, and with a check of the replicas.
 
-Two processes hold a replica of the same model for each side. They take blocks of steps on the same batch with either
-side in turn; a block ends when the slower process has finished.
+Two processes hold a replica of the same model for each side. They take blocks of steps on the same batch with each
+side in turn; a block ends when the slower process has finished. The third side is the first one, with a check that the
+replicas are equal at each block's end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +23,11 @@ from sparkdl import AllReduce, LocalCluster, Objective
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.data.shard import Shard
+from sparkdl.training.layouts.replica_check import ReplicaCheck
 from sparkdl.training.layouts.replicated import Replicated
 
 BAR = "at most 1.05"
+INTERVAL = 100  # steps between two checks
 WORKERS = 2
 WARMUPS = 2  # blocks; DistributedDataParallel rebuilds its buckets after its first step
 
@@ -54,28 +58,31 @@ class Blocks:
     blocks: int
     bucket_view: bool
 
-    def __call__(self, world: World, shard: Shard | None) -> list[tuple[float, float]]:
-        """Seconds per step of AllReduce and of DistributedDataParallel, for every pair of blocks."""
+    def __call__(self, world: World, shard: Shard | None) -> list[tuple[float, float, float]]:
+        """Seconds per step of AllReduce, DistributedDataParallel and checked AllReduce, for every three blocks."""
         torch.manual_seed(world.rank)
         inputs, target = torch.rand(self.rows, self.widths[0]), torch.rand(self.rows, 1)
-        sides = self._all_reduce(world, inputs, target), self._distributed(inputs, target)
-        pairs = []
+        step, check = self._all_reduce(world, inputs, target)
+        sides = [(step, None), (self._distributed(inputs, target), None), (step, check)]
+        rounds = []
         for block in range(WARMUPS + self.blocks):
-            taken = [0.0, 0.0]
-            for side in (0, 1) if block % 2 == 0 else (1, 0):
-                taken[side] = self._block(world, sides[side])
-            pairs.append((taken[0], taken[1]))
-        return pairs
+            taken = [0.0, 0.0, 0.0]
+            for side in (0, 1, 2) if block % 2 == 0 else (2, 1, 0):
+                taken[side] = self._block(world, *sides[side])
+            rounds.append((taken[0], taken[1], taken[2]))
+        return rounds
 
-    def _block(self, world: World, step: Callable[[], None]) -> float:
+    def _block(self, world: World, step: Callable[[], None], check: ReplicaCheck | None) -> float:
         world.group().sum_(torch.zeros(1))  # both workers begin together
         start = time.perf_counter()
         for _ in range(self.steps):
             step()
+        if check is not None:
+            check("after a block")
         taken: list[float] = world.group().gather(time.perf_counter() - start)
         return max(taken) / self.steps
 
-    def _all_reduce(self, world: World, inputs: Tensor, target: Tensor) -> Callable[[], None]:
+    def _all_reduce(self, world: World, inputs: Tensor, target: Tensor) -> tuple[Callable[[], None], ReplicaCheck]:
         replica = Replicated().place(Objective(partial(mlp, *self.widths), nn.MSELoss(), sgd), world)
         sync = AllReduce().attach(replica, world.group())
         batch = Batch((inputs,), target, None, None, self.rows, self.rows, 1 / world.size, total=self.rows * world.size)
@@ -85,7 +92,7 @@ class Blocks:
             sync.update(world.clock, batch)
             world.clock.tick(batch.total)
 
-        return step
+        return step, ReplicaCheck(replica, world, optimizers=True)
 
     def _distributed(self, inputs: Tensor, target: Tensor) -> Callable[[], None]:
         model = DistributedDataParallel(mlp(*self.widths), gradient_as_bucket_view=self.bucket_view)
@@ -115,9 +122,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             widths, steps = MODELS[name]
             work = Blocks(widths, args.batch, args.steps or steps, args.rounds, args.bucket_view)
             taken = cluster.gang(work)[0]
-            pairs = Pairs("AllReduce", "DDP", taken[WARMUPS:], taken[:WARMUPS])
+            both = [(ours, ddp) for ours, ddp, _ in taken]
+            pairs = Pairs("AllReduce", "DDP", both[WARMUPS:], both[:WARMUPS])
             ratios[name] = pairs.ratio
             print(f"\n{name} parameters", pairs.table("s a step"), sep="\n")
+            counted = taken[WARMUPS:]
+            check = median(checked - ours for ours, _, checked in counted) * work.steps
+            share = check / (INTERVAL * median(ours for ours, *_ in counted))
+            print(
+                f"a check of the replicas: {1000 * check:.1f} ms; every {INTERVAL} steps: {share:.3%} of the mean step"
+            )
     print("\nmedian ratios:", ", ".join(f"{name} {ratio:.4g}" for name, ratio in ratios.items()), "- the larger counts")
     print(verdict(max(ratios.values()), BAR))
 

@@ -26,13 +26,14 @@ def _checkpoints(run: Run, descriptions: Mapping[str, Any]) -> Checkpoints:
 
 def own_checkpoints(run: Run, descriptions: Mapping[str, Any]) -> Checkpoints:
     """Open the checkpoints in a run's directory; raise ``InvalidInput`` with the differences if another run's."""
-    checkpoints = _checkpoints(run, descriptions)
+    checkpoints, before = _checkpoints(run, descriptions), run.load(IDENTITY)
+    clauses = "; ".join(differences(before, descriptions)) if isinstance(before, dict) else ""
     try:
         checkpoints.attempts.check_owner()
         newest = checkpoints.latest(verify=False)
+        if clauses and checkpoints.next_attempt():
+            raise InvalidInput(f"{checkpoints.folder.path} belongs to the run of other callbacks; take another runDir.")
     except InvalidInput as error:
-        before = run.load(IDENTITY)
-        clauses = "; ".join(differences(before, descriptions)) if isinstance(before, dict) else ""
         raise InvalidInput(f"{error.message} These differ: {clauses}." if clauses else error.message) from error
     earlier = 0.0 if newest is None else newest[1].manifest.extra.get("seconds", 0.0)
     return replace(checkpoints, began=checkpoints.began - earlier)

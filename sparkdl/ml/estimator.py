@@ -263,6 +263,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             min_delta=self.getMinDelta(),
             keep_best=self.getKeepBest(),
             callbacks=tuple(self.getCallbacks()),
+            replica_check_interval=self.getReplicaCheckInterval(),
             classes=self.classes(),
             collate=self.collation(),
             augment=self.getAugment(),

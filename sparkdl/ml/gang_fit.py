@@ -32,7 +32,7 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
         earlier = 0.0 if checkpointer is None else time.time() - checkpointer.checkpoints.began
         attempt = 0 if checkpointer is None else checkpointer.checkpoints.next_attempt()
         watch.begin(fit.data.sparkSession)
-        if checkpointer is not None:
+        if checkpointer is not None and "callbacks" in (fit.run.load(IDENTITY) or fit.descriptions):
             fit.run.save(IDENTITY, fit.descriptions)
         workers: list[Trained] = supervisor.gang(
             replace(fit.training, checkpointer=checkpointer),
@@ -41,6 +41,8 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
             listener=watch.logbook,
             attempt=attempt,
         )
+        if checkpointer is not None:  # the workers have compared the callbacks with those of an earlier version
+            fit.run.save(IDENTITY, fit.descriptions)
     report = make_report(workers, earlier + time.monotonic() - start, supervisor)
     report["restarts"] += attempt  # the number of attempts of earlier fits
     return Fitted(

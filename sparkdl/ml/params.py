@@ -341,10 +341,18 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         _STEPS,
     )
     callbacks: Param[list[Any]] = param(
-        "objects with methods such as on_step(run) and on_epoch(run), called on rank 0, with every_rank on all ranks",
+        "objects with methods such as on_step(run) and on_epoch(run), called on every rank, with every_rank=False on "
+        "rank 0",
         to_list,
         [],
         Scope.GANG | Scope.TASK | Scope.MEMBERS,
+    )
+    replicaCheckInterval: Param[int | None] = param(
+        "steps between two checks that all replicas are equal, as after each step of AllReduce; None checks after each "
+        "epoch alone, as with every strategy",
+        at_least(1),
+        None,
+        _RESTARTS,
     )
     trackers: Param[list[Any]] = param(
         "objects with any of on_start, on_step, on_epoch, on_end(run), called on the driver",

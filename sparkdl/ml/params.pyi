@@ -153,6 +153,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     keepBest: Param[bool | None]
     augment: Param[Callable[..., Any] | None]
     callbacks: Param[list[Any]]
+    replicaCheckInterval: Param[int | None]
     trackers: Param[list[Any]]
     def __init__(
         self,
@@ -194,6 +195,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         keepBest: bool | None = None,
         augment: Callable[..., Any] | None = None,
         callbacks: list[Any] = ...,
+        replicaCheckInterval: int | None = None,
         trackers: list[Any] = ...,
         inputCols: list[str] = ...,
         featuresCol: str = "features",
@@ -262,6 +264,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         keepBest: bool | None = None,
         augment: Callable[..., Any] | None = None,
         callbacks: list[Any] = ...,
+        replicaCheckInterval: int | None = None,
         trackers: list[Any] = ...,
         inputCols: list[str] = ...,
         featuresCol: str = "features",
@@ -364,5 +367,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     def setAugment(self, value: Callable[..., Any] | None) -> Self: ...
     def getCallbacks(self) -> list[Any]: ...
     def setCallbacks(self, value: list[Any]) -> Self: ...
+    def getReplicaCheckInterval(self) -> int | None: ...
+    def setReplicaCheckInterval(self, value: int | None) -> Self: ...
     def getTrackers(self) -> list[Any]: ...
     def setTrackers(self, value: list[Any]) -> Self: ...

@@ -37,7 +37,7 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
         columns = replace(columns, client=InputColumn(client, "int64"))
     augment = training.augment if algorithm.uses_optimizer else None
     limits = [limit for limit in (getattr(algorithm, "rounds", None), fit.max_rounds) if limit is not None]
-    fit = replace(fit, descriptions={**fit.descriptions, "strategy": _described(algorithm)})
+    fit = replace(fit, descriptions={**fit.descriptions, "strategy": _described(algorithm), "callbacks": "[]"})
     directory, saves = fit.run.directory, fit.run.directory is not None and fit.checkpoint_interval != "never"
     checkpoints = own_checkpoints(fit.run, fit.descriptions) if saves else None
     earlier = 0.0 if checkpoints is None else time.time() - checkpoints.began

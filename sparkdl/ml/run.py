@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,15 +24,22 @@ _MISSING = object()
 
 
 def identity(descriptions: Mapping[str, Any]) -> str:
-    """Hash the descriptions of the Params that a run depends on to 16 hexadecimal digits, see ``Scope.RUN``."""
-    return hashlib.sha256(json.dumps(descriptions, sort_keys=True).encode()).hexdigest()[:16]
+    """Hash the descriptions of the Params that a run depends on to 16 hexadecimal digits, see ``Scope.RUN``.
+
+    ``callbacks``, which earlier versions did not describe, are compared by ``differences`` alone.
+    """
+    hashed = {name: value for name, value in descriptions.items() if name != "callbacks"}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> Iterator[str]:
     """Yield a clause with both values for each description that differs; ``above`` is the prefix of nested names."""
     for name in sorted({*before, *now}):
         old, new = (values.get(name, _MISSING) for values in (before, now))
-        if isinstance(old, dict) and isinstance(new, dict):
+        if name == "callbacks" and old is _MISSING:
+            if new != "[]":
+                warnings.warn(f"an earlier version began this run and did not record {new}; expected it.", stacklevel=3)
+        elif isinstance(old, dict) and isinstance(new, dict):
             yield from differences(old, new, f"{above}{name}.")
         elif old != new:
             yield f"{above}{name} was {_short(old)} and is {_short(new)}"

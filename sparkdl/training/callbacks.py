@@ -5,15 +5,20 @@ A callback is an object with at least one of these methods:
     on_start(run)              before the first step, or before the first step after a resume
     on_step(run)               after each optimizer step
     on_validation_start(run)   after an epoch's last step, before its weights are validated and, if the best, kept
-    on_validation_end(run)     after that
+    on_validation_end(run)     after that, in reverse order of the callbacks; then the loop restores the weights and
+                               buffers of before on_validation_start
     on_epoch(run)              after each epoch, once the history has its row
     on_end(run)                after the last epoch
 
-The workers get pickled copies of a callback, so its changes stay on them. Only rank 0 calls it, unless its attribute
-``every_rank`` is true: then every rank does, and it may use collectives. An error that it raises fails the run.
+The workers get pickled copies of a callback, so its changes stay on them. Every rank calls it, and it may use
+collectives; it uploads or prints if ``run.rank == 0``. If it changes weights or optimizer, it does so alike on every
+rank: after the calls of each moment but ``on_step``, and at each epoch's end, the loop compares the replicas. If its
+class sets ``every_rank = False``, rank 0 alone calls it, and a call that changes weights or optimizer raises. An error
+in a callback fails the run.
 
 If it has ``state_dict()`` and ``load_state_dict(state)``, checkpoints hold its state, as plain data and tensors. With
-the attribute ``replicated``, its states are equal on all ranks, and a checkpoint holds one.
+the attribute ``replicated``, its states are equal on all ranks, and a checkpoint holds one. With ``changes_result``,
+a run resumes only with an equal callback.
 
 Trackers, which run on the driver, are in ``sparkdl.ml.tracking.tracker``.
 """
@@ -22,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +68,7 @@ class CallbackContext:
         steps: steps per epoch.
         history: one row per finished epoch.
         local_mean: reads the mean loss of this worker in the current epoch; see ``loss``.
+        on_access: is called before the callback gets ``module`` or ``optimizer``.
     """
 
     rank: int
@@ -76,6 +82,12 @@ class CallbackContext:
     history: list[dict[str, Any]] = field(default_factory=list)
     local_mean: Callable[[], float | None] = field(default=lambda: None, repr=False)
     requests: Requests = field(default_factory=Requests, repr=False)
+    on_access: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("module", "optimizer"):
+            super().__getattribute__("on_access")()
+        return super().__getattribute__(name)
 
     @property
     def loss(self) -> float | None:
@@ -123,8 +135,16 @@ def agreed(requests: Sequence[Requests], columns: Mapping[str, Any]) -> Requests
             logged.setdefault(name, []).append(value)
     if taken := [name for name in logged if name in columns]:
         raise InvalidInput(f"run.log got {', '.join(taken)}, which each row of the history has; expected other names.")
-    means = {name: math.fsum(values) / len(values) for name, values in logged.items()}
+    # The mean of equal values may round.
+    means = {
+        name: values[0] if len({*values}) == 1 else math.fsum(values) / len(values) for name, values in logged.items()
+    }
     return Requests(next((worker.stop for worker in requests if worker.stop), None), means)
+
+
+def on_every_rank(callback: Any) -> bool:
+    """Whether every rank calls a callback, not rank 0 alone."""
+    return bool(getattr(callback, "every_rank", True))
 
 
 def called_on(callbacks: Sequence[Any], rank: int) -> dict[str, Any]:
@@ -134,14 +154,9 @@ def called_on(callbacks: Sequence[Any], rank: int) -> dict[str, Any]:
     for callback in callbacks:
         name = type(callback).__qualname__
         seen[name] += 1
-        if rank == 0 or getattr(callback, "every_rank", False):
+        if rank == 0 or on_every_rank(callback):
             called[f"{name} {seen[name]}"] = callback
     return called
-
-
-def methods_of(callbacks: Iterable[Any]) -> dict[str, list[Callable[[CallbackContext], None]]]:
-    """Moment -> the methods that are called then, in order."""
-    return {name: [getattr(each, name) for each in callbacks if hasattr(each, name)] for name in MOMENTS}
 
 
 def states_of(callbacks: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -154,16 +169,20 @@ def states_of(callbacks: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 
 def load_states(callbacks: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    """Restore states by name; a callback without a saved one keeps its own.
+    """Restore states by name; a callback without a saved one keeps its own, unless it changes the result.
 
     Raises:
-        InvalidInput: a state has no callback.
+        InvalidInput: a state has no callback, or a callback that changes the result has no state.
     """
-    if missing := [name for name in states if not hasattr(callbacks.get(name), "load_state_dict")]:
-        raise InvalidInput(
-            f"the saved state is of a run with the callbacks {', '.join(missing)}; expected them in callbacks, or a "
-            "new run elsewhere."
-        )
+    missing = [name for name in states if not hasattr(callbacks.get(name), "load_state_dict")]
+    added = [name for name in callbacks.keys() - states if hasattr(callbacks[name], "state_dict")]
+    added = [name for name in sorted(added) if getattr(callbacks[name], "changes_result", False)]
+    for names, which, expected in ((missing, "with", "them in"), (added, "without", "none of them in")):
+        if names:
+            raise InvalidInput(
+                f"the saved state is of a run {which} the callbacks {', '.join(names)}; expected {expected} callbacks, "
+                "or a new run elsewhere."
+            )
     for name, state in states.items():
         callbacks[name].load_state_dict(state)
 

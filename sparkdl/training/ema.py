@@ -25,7 +25,8 @@ class EMA:
     """An exponential moving average of the weights, which validation, early stopping and the fitted model take.
 
     The steps of training stay the same. Buffers, such as those of batch normalisation, are those of the training. Each
-    worker holds one more copy of the weights, and so does a checkpoint.
+    worker holds one more copy of the weights, during validation two, and a checkpoint holds one. Of several averages,
+    the last one in ``callbacks`` counts.
 
     Args:
         decay: the largest share of the earlier average, from 0 (the last weights) to below 1; default: 0.999, about the
@@ -35,8 +36,8 @@ class EMA:
         InvalidInput: ``decay`` is out of range.
     """
 
-    every_rank = True  # each worker validates its own rows
     replicated = True  # the replicas' weights are equal
+    changes_result = True
 
     def __init__(self, decay: float = 0.999) -> None:
         if not 0 <= decay < 1:
@@ -44,7 +45,9 @@ class EMA:
         self.decay = decay
         self._updates = 0
         self._average: dict[str, Tensor] = {}
-        self._weights: dict[str, Tensor] = {}  # of the training, while the module has the average
+
+    def __repr__(self) -> str:
+        return f"EMA(decay={float(self.decay)})"
 
     def on_start(self, run: CallbackContext) -> None:
         """Begin with the weights, or with the restored average."""
@@ -64,25 +67,24 @@ class EMA:
         update(averages, [value.detach() for value in trained.values()], self._updates)
 
     def on_validation_start(self, run: CallbackContext) -> None:
-        """Put the average into the module."""
-        self._weights = {name: value.detach().clone() for name, value in _trained(run.module).items()}
+        """Put the average into the module; the loop restores the weights of the training."""
         _fill(run.module, self._average)
-
-    def on_validation_end(self, run: CallbackContext) -> None:
-        """Put the weights of the training back."""
-        _fill(run.module, self._weights)
-        self._weights = {}
 
     def on_end(self, run: CallbackContext) -> None:
         """Leave the average in the module."""
         _fill(run.module, self._average)
 
     def state_dict(self) -> dict[str, Any]:
-        """The average and the number of its updates."""
-        return {"updates": self._updates, "average": self._average}
+        """The decay, the average and the number of its updates."""
+        return {"decay": float(self.decay), "updates": self._updates, "average": self._average}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state from ``state_dict``."""
+        """Restore a state from ``state_dict``; raise InvalidInput if its average has another decay."""
+        if (decay := state.get("decay", self.decay)) != self.decay:  # version 0.1 did not save it
+            raise InvalidInput(
+                f"the saved average has decay={decay}, and this one decay={self.decay}. Resume with EMA({decay}), or "
+                "start a new run elsewhere."
+            )
         self._updates, self._average = state["updates"], dict(state["average"])
 
 

@@ -222,7 +222,6 @@ def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tens
 
 
 def _is_one_of(loss: Any, kinds: Mapping[Any, type[nn.Module]]) -> bool:
-    """Whether a loss computes as one of torch's modules; a subclass with its own ``forward`` does not."""
     return any(isinstance(loss, kind) and type(loss).forward is kind.forward for kind in kinds.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,8 +18,9 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase, flush, measuring
-from sparkdl.training.callbacks import CallbackContext, Requests, agreed, methods_of
-from sparkdl.training.evaluate import observe
+from sparkdl.training.callbacks import CallbackContext, Requests, agreed, on_every_rank
+from sparkdl.training.evaluate import observe, restoring
+from sparkdl.training.layouts.replica_check import ReplicaCheck
 from sparkdl.training.metrics import MetricAccumulator
 from sparkdl.training.monitored_value import monitored
 from sparkdl.training.strategies import average_buffers
@@ -37,7 +38,7 @@ class TrainingMonitor:
         self.state = state
         self._criterion = state.training.objective.criterion(state.world.device)
         self._monitor = state.training.objective.monitor
-        self._callbacks = methods_of(state.callbacks.values())
+        self._check = ReplicaCheck(state.replica, state.world, state.sync.replicated)
         self._shown = time.monotonic()
 
     @contextmanager
@@ -75,7 +76,10 @@ class TrainingMonitor:
         enter_phase("other")
         self._call("on_step")
         state, clock, plan = self.state, self.state.world.clock, self.state.rows.plan
-        if state.position < plan.steps:  # else end_epoch saves the state
+        if state.position < plan.steps:  # else end_epoch compares the replicas and saves the state
+            interval = state.training.replica_check_interval
+            if interval and state.sync.replicated and not clock.step % interval:
+                self._compare(f"after step {clock.step}")
             state.save()
         end_step(clock=clock, rows=batch.rows, sent=state.sync.bytes_per_step)
         now = time.monotonic()
@@ -92,6 +96,8 @@ class TrainingMonitor:
         state, clock = self.state, self.state.world.clock
         module, seconds = state.replica.module, state.epoch_seconds
         state.report["train_seconds"] += seconds
+        if self._compare(f"after epoch {clock.epoch}") and not state.sync.replicated:
+            state.sync.load_state_dict(state.sync.state_dict())  # such as the weights from which a block begins
         enter_phase("exchange")
         average_buffers(module, state.group, state.rows.share)
         row: dict[str, Any] = {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}
@@ -99,17 +105,19 @@ class TrainingMonitor:
         if mean is not None and not math.isfinite(mean):
             raise self._diverged(mean, "over")
         row |= state.meter.close(state.group)
-        self._call("on_validation_start")
-        row |= self._validate(module)
-        enter_phase("other")
-        row |= {"seconds": seconds, "rows_per_second": state.rows.plan.total / max(seconds, 1e-9)}
-        state.history.append(row)
-        # Rank 0 decides for all: sums may differ in the last bit, and workers that stop alone leave the rest waiting.
-        value = torch.tensor(monitored(row, self._monitor), dtype=torch.float64, device=state.world.device)
-        state.group.broadcast_(value)
-        state.replica.end_epoch(value.item())
-        state.stopping.after(clock.epoch, value.item(), module)
-        self._call("on_validation_end")
+        swaps = any(on_every_rank(one) and hasattr(one, "on_validation_start") for one in state.callbacks.values())
+        with restoring(module) if swaps else nullcontext():
+            self._call("on_validation_start")
+            row |= self._validate(module)
+            enter_phase("other")
+            row |= {"seconds": seconds, "rows_per_second": state.rows.plan.total / max(seconds, 1e-9)}
+            state.history.append(row)
+            # Rank 0 decides for all: sums may differ in the last bit, and the rest wait for workers that stop alone.
+            value = torch.tensor(monitored(row, self._monitor), dtype=torch.float64, device=state.world.device)
+            state.group.broadcast_(value)
+            state.replica.end_epoch(value.item())
+            state.stopping.after(clock.epoch, value.item(), module)
+            self._call("on_validation_end")
         self._call("on_epoch")
         self._fulfil(row)
         if state.world.rank == 0:
@@ -134,7 +142,6 @@ class TrainingMonitor:
             )
 
     def _fulfil(self, row: dict[str, Any]) -> None:
-        """Add the values that callbacks logged to the epoch's row, and stop if one asked for it; on all workers."""
         state = self.state
         if state.training.callbacks:
             requests = agreed(state.group.gather(state.requests), row)
@@ -170,14 +177,32 @@ class TrainingMonitor:
         )
 
     def _call(self, moment: str) -> None:
-        if self._callbacks[moment]:
-            state, world = self.state, self.state.world
-            run = CallbackContext(
-                *(world.rank, world.size, world.clock, state.replica.module, state.replica.optimizer, world.device),
-                *(state.training.epochs, state.rows.plan.steps, state.history, state.meter.local_mean),
-                state.requests,
-            )
+        callbacks, compared = [*self.state.callbacks.values()], False
+        for callback in reversed(callbacks) if moment == "on_validation_end" else callbacks:
+            if not hasattr(callback, moment):
+                continue
             enter_phase("callbacks")
-            for method in self._callbacks[moment]:
-                method(run)
+            if on_every_rank(callback):
+                compared = moment != "on_step"
+                getattr(callback, moment)(self._context())
+            else:
+                with self._check.watch(callback, moment) as on_access:
+                    getattr(callback, moment)(self._context(on_access=on_access))
             enter_phase("other")
+        # Within a block of local steps, at which a run may resume, replicas differ.
+        if compared and (moment != "on_start" or self.state.sync.replicated or not self.state.position):
+            self._compare(f"after {moment}")
+
+    def _compare(self, moment: str) -> bool:
+        enter_phase("exchange")
+        took = self._check(moment)
+        enter_phase("other")
+        return took
+
+    def _context(self, **options: Any) -> CallbackContext:
+        state, world = self.state, self.state.world
+        return CallbackContext(
+            *(world.rank, world.size, world.clock, state.replica.module, state.replica.optimizer, world.device),
+            *(state.training.epochs, state.rows.plan.steps, state.history, state.meter.local_mean, state.requests),
+            **options,
+        )

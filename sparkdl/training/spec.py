@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,8 @@ class TrainingSpec:
         keep_best: whether the result is the best epoch's weights, not the last; default: with validation rows or
             patience.
         callbacks: user callbacks on the workers; see ``sparkdl.training.callbacks``.
+        replica_check_interval: steps between two checks that the replicas are equal, beside the check at each epoch's
+            end; default: none.
         classes: valid class labels; None if targets are not class indices.
         collate: ``collate(inputs, target)``, applied to every batch; default: none.
         augment: ``augment(inputs, target, generator)``, applied to training batches before ``collate``; default: none.
@@ -62,6 +65,7 @@ class TrainingSpec:
     min_delta: float = 0.0
     keep_best: bool | None = None
     callbacks: Sequence[Any] = ()
+    replica_check_interval: int | None = None
     classes: Classes | None = None
     collate: Collate | None = None
     augment: Augment | None = None
@@ -74,13 +78,18 @@ class TrainingSpec:
         for name in ("batch_size", "epochs", "micro_batches"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; expected at least 1.")
-        if self.patience is not None and self.patience < 1:
-            raise InvalidInput(f"patience is {self.patience}; expected at least 1 epoch, or None.")
+        for name, unit in (("patience", "epoch"), ("replica_check_interval", "step")):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InvalidInput(f"{name} is {getattr(self, name)}; expected at least 1 {unit}, or None.")
         if not self.min_delta >= 0:
             raise InvalidInput(f"min_delta is {self.min_delta}; expected at least 0.")
         check_callbacks(self.callbacks)
+        equal = getattr(self.strategy, "replicated", True)
+        if self.replica_check_interval is not None and not equal:
+            alone = f"the workers of {type(self.strategy).__name__} train alone for several steps."
+            warnings.warn(f"replica_check_interval={self.replica_check_interval} is ignored: {alone}", stacklevel=3)
         together = [type(each).__name__ for each in self.callbacks if getattr(each, "replicated", False)]
-        if together and not getattr(self.strategy, "replicated", True):
+        if together and not equal:
             raise InvalidInput(
                 f"callbacks has {', '.join(together)}, which expects equal weights on all workers after each step, and "
                 f"strategy is {type(self.strategy).__name__}, whose workers train alone for several steps. Leave the "

@@ -188,6 +188,12 @@ class TrainerState:
             self.requests = Requests(**saved["requests"])
         else:  # a new rank of a larger gang resumes from rank 0's state, which may have more callbacks
             states = {name: state for name, state in states.items() if name in self.callbacks}
+        # Earlier versions called callbacks on rank 0 alone: the other ranks take its states.
+        lacking = [name for name, one in self.callbacks.items() if hasattr(one, "state_dict") and name not in states]
+        if wanted := {name for names in self.group.gather(lacking) for name in names}:
+            sent = {name: states[name] for name in wanted & states.keys()} if self.world.rank == 0 else {}
+            first = self.group.gather(sent)[0]
+            states |= {name: first[name] for name in lacking if name in first}
         load_states(self.callbacks, states)
 
     def _check(self, state: dict[str, Any]) -> None:

@@ -77,7 +77,6 @@ class Rows:
     """A callback that logs the rows of each step, in one file of a folder for each rank."""
 
     folder: str
-    every_rank = True
 
     def on_step(self, run: Any) -> None:
         rows, host = run.module.rows, socket.gethostname()

@@ -65,6 +65,7 @@ class Wakes:
     """A callback that lets a stopped driver and its workers continue after step 7, and waits for their end."""
 
     driver: int
+    every_rank = False
 
     def on_step(self, run: Any) -> None:
         if run.clock.step == 7:

@@ -74,7 +74,6 @@ class Visits:
     """A callback with which strangers come after a step, and stay until the end."""
 
     folder: str
-    every_rank = True
 
     def on_step(self, run: Any) -> None:
         if run.rank == 1 and run.clock.step == 3:

@@ -132,6 +132,7 @@ class Fills:
     """Fills a disk after step 5, once the checkpoint of step 4, which is written meanwhile, is there."""
 
     folder: Path
+    every_rank = False
 
     def on_step(self, run):
         if run.clock.step == STEPS:

@@ -26,6 +26,8 @@ from pathlib import Path
 class Holds:
     '''Once, leaves a file at a step, and waits there until this worker has received the request to stop.'''
 
+    every_rank = False
+
     def __init__(self, folder: str, step: int):
         self.folder, self.step = Path(folder), step
 

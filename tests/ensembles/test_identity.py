@@ -10,7 +10,7 @@ from pyspark.ml.feature import StandardScaler
 from pyspark.ml.param.shared import HasMaxIter, HasSeed
 from torch import nn
 
-from sparkdl import TorchClassifier
+from sparkdl import EMA, TorchClassifier
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.best_of import BestOf
 from sparkdl.ensembles.boosting.estimator import Boosting
@@ -49,6 +49,7 @@ def test_configuration_has_what_members_depend_on(spark):
         ({"resourceTimeout": 1.0, "maxRestarts": 1, "minWorkers": 1, "elasticTimeout": 1.0}, False),
         ({"checkpointInterval": "never", "allowUnencrypted": True, "callbacks": [print], "seed": 9}, False),
         ({"runDir": "/somewhere"}, False),
+        ({"callbacks": [EMA()]}, True),
         ({"epochs": 2}, True),
         ({"numWorkers": 2}, True),
         ({"maxSeconds": 9.0}, True),

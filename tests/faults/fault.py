@@ -58,8 +58,6 @@ class Fault:
     mark: str
     phase: str = "step"
 
-    every_rank = True
-
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         joined = self.phase == "joined" and os.environ.get("RANK") == str(self.rank)  # set by the rendezvous

@@ -32,6 +32,7 @@ class Steps:
     """A callback that appends the steps of all attempts to a file."""
 
     path: str
+    every_rank = False
 
     def on_step(self, run: Any) -> None:
         with open(self.path, "a", encoding="utf-8") as file:

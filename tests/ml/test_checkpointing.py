@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparkdl.errors import WorkerLost
+from sparkdl import EMA
+from sparkdl.errors import InvalidInput, WorkerLost
 from sparkdl.io.weights import pack
+from sparkdl.ml.checkpointing import IDENTITY
 from sparkdl.telemetry.event_reader import read_events
 from tests.faults import Fault
 from tests.ml import rows
@@ -87,6 +89,18 @@ def test_without_a_directory_the_next_attempt_resumes(data, tmp_path, undisturbe
     assert (model.report["restarts"], model.report["workers"]) == (1, [2, 2])
     assert [int(step) for step in (tmp_path / "steps").read_text().split()] == [*range(1, 8), *range(7, 13)]
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_another_average_raises_and_that_of_an_earlier_version_resumes(data, tmp_path):
+    settings = {"runDir": str(tmp_path), "epochs": 1}
+    model, file = regressor(callbacks=[EMA(0.9)], **settings).fit(data), tmp_path / f"{IDENTITY}.json"
+    with pytest.raises(InvalidInput, match=r"callbacks was '\[EMA\(decay=0.9\)\]' and is '\[EMA\(decay=0.5\)\]'"):
+        regressor(callbacks=[EMA(0.5)], **settings).fit(data)
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in whole.items() if name != "callbacks"}))
+    with pytest.warns(UserWarning, match="an earlier version began this run"):
+        check_same(regressor(callbacks=[EMA(0.9)], **settings).fit(data), model)
+    assert json.loads(file.read_text()) == whole
 
 
 def test_smaller_gangs(data, tmp_path):

@@ -23,6 +23,7 @@ class Meets:
 
     mine: Path
     other: Path
+    every_rank = False
 
     def on_step(self, run: object) -> None:
         self.mine.touch()

@@ -38,8 +38,6 @@ class Slow(nn.Linear):
 
 
 class Talks:
-    every_rank = True
-
     def on_epoch(self, run: Any) -> None:
         print(f"printed by {run.rank} after {run.clock.epoch}")
         logging.getLogger("app").warning("logged by %d after %d", run.rank, run.clock.epoch)

@@ -140,7 +140,7 @@ def test_params_of_a_classifier_warn_on_others(kind, name, value):
             changed.warn_of_ignored()
 
 
-OF_GANGS = "backend resourceTimeout collectiveTimeout maxRestarts minWorkers elasticTimeout"
+OF_GANGS = "backend resourceTimeout collectiveTimeout maxRestarts minWorkers elasticTimeout replicaCheckInterval"
 HOW = f"{OF_GANGS} taskCpus taskGpus"
 NOT_IN_ROUNDS = (
     "channelsLast compile tf32 cacheOnDevice syncBatchNorm batchSize dropLast schedulerInterval epochs "

@@ -83,6 +83,7 @@ PARAMS: dict[str, tuple[Any, Any]] = {
     "keepBest": (None, True),
     "augment": (None, nets.digits),
     "callbacks": ([], [Steps("steps")]),
+    "replicaCheckInterval": (None, 100),
     "trackers": ([], [TensorBoard("curves")]),
     "runDir": (None, "/shared/runs/1"),
     "backend": ("auto", "gloo"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from zipfile import ZipFile
 import pytest
 from torch import Tensor, nn
 
-from sparkdl import TorchClassifier, TorchRegressor
+from sparkdl import EMA, TorchClassifier, TorchRegressor
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
 from sparkdl.ml.report import Report
@@ -58,6 +59,16 @@ def test_page_of_a_report(tmp_path: Path) -> None:
 # ---- identity --------------------------------------------------------------------------------------------------------
 
 
+class Scales:
+    changes_result = True
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def on_end(self, run: Any) -> None:
+        raise NotImplementedError
+
+
 def estimator(**values: Any) -> TorchRegressor:
     return TorchRegressor(**{"model": linear(0.0), "inputCols": ["x"], **values})
 
@@ -87,6 +98,9 @@ CHANGES = {
     "helper of the same module": ("loss", of_helper),
     "learning rate": ("learningRate", lambda at: 0.1 + at),
     "number": ("batchSize", lambda at: 20 + at),
+    "callback that changes the result": ("callbacks", lambda at: [print, EMA(0.5 + at / 4)]),
+    "added callback": ("callbacks", lambda at: [EMA(0.5)] * at),
+    "own callback": ("callbacks", lambda at: [Scales(at)]),
 }
 
 
@@ -99,6 +113,17 @@ def test_changes_raise_by_name(name, make, tmp_path):
     with pytest.raises(InvalidInput, match=rf"belongs to the run .* These differ: {name} was .* and is ") as caught:
         own_checkpoints(run, estimator(**{name: make(1)})._descriptions())
     assert caught.value.message.count(" was ") == 1
+
+
+def test_run_of_an_earlier_version_counts_as_one_with_the_callbacks(tmp_path):
+    described = estimator(callbacks=[EMA(0.9)])._descriptions()
+    before = {name: value for name, value in described.items() if name != "callbacks"}
+    text = json.dumps(before, sort_keys=True)
+    assert identity(described) == hashlib.sha256(text.encode()).hexdigest()[:16]  # as that version hashed it
+    Run(str(tmp_path)).save(IDENTITY, before)
+    with pytest.warns(UserWarning, match=r"did not record \[EMA\(decay=0.9\)\]; expected it"):
+        own_checkpoints(Run(str(tmp_path)), described).fence(0)
+    own_checkpoints(Run(str(tmp_path)), estimator()._descriptions())
 
 
 def test_another_run_raises_without_stored_descriptions(tmp_path):

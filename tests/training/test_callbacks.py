@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import read_state
 from sparkdl.training.ema import EMA
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
 from sparkdl.training.spec import Trained
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts.strategy_contract import ROWS, Case, numbers
-from tests.rounds.data import adult
+from tests.contracts.work import Net
 from tests.training.test_resume import Folder
 
 
@@ -47,7 +47,7 @@ class Stops:
     """Stops after a step, or after an epoch."""
 
     def __init__(self, *, step: int | None = None, epoch: int | None = None, rank: int = 0) -> None:
-        self.step, self.epoch, self.rank, self.every_rank = step, epoch, rank, rank > 0
+        self.step, self.epoch, self.rank = step, epoch, rank
 
     def on_step(self, run: Any) -> None:
         if run.rank == self.rank and run.clock.step == self.step:
@@ -86,8 +86,6 @@ def test_patience_has_its_reason():
 
 
 class Logs:
-    every_rank = True
-
     def on_step(self, run: Any) -> None:
         run.log(last=torch.tensor(float(run.clock.step)))
 
@@ -124,8 +122,6 @@ def test_values_that_cannot_be_logged_raise(moment, values, message):
 
 class Freezes:
     """Sets the learning rate to 0 after the first epoch."""
-
-    every_rank = True
 
     def on_epoch(self, run: Any) -> None:
         for group in run.optimizer.param_groups:
@@ -182,6 +178,78 @@ def test_average_of_two_workers_equals_that_of_one(pair):
     assert second.weights == b""
 
 
+class Swaps:
+    """Validates other weights and buffers; restores stale ones, or none."""
+
+    def __init__(self, how: str) -> None:
+        self.how, self.kept = how, torch.zeros(())
+
+    def on_validation_start(self, run: Any) -> None:
+        module, self.kept = run.module, run.module.head.weight.detach().clone()
+        if self.how == "data":
+            module.head.weight.data = torch.zeros_like(self.kept)
+        elif self.how == "module":
+            module.head = nn.Linear(8, 1).double()
+        else:
+            module.head.weight.data.zero_()
+        module.seen = torch.full_like(module.seen, 7.0)  # as update_bn does
+
+    def on_validation_end(self, run: Any) -> None:
+        if self.how == "stale":
+            run.module.head.weight.data.copy_(self.kept + 1)
+
+
+class Counts(Net):
+    """Has a buffer, and weights that depend on nothing but the training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        nn.init.normal_(self.head.weight)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.seen
+
+
+@pytest.mark.parametrize(
+    "callbacks",
+    [
+        [EMA(0.5), EMA(0.99)],
+        [EMA(0.5), EMA(0.99), EMA(0.5)],
+        *([EMA(0.5), Swaps(how)] for how in ("data", "module", "stale")),
+    ],
+)
+def test_callbacks_around_validation_leave_the_weights_of_the_training(callbacks):
+    objective = replace(training().objective, model=Counts)
+    found = []
+    for chosen in ([], callbacks, callbacks[::-1]):
+        STEPS.clear()
+        (worker,) = fit(InlineCluster(), training(Notes(), *chosen, objective=objective))
+        found.append(list(STEPS))
+        if chosen and isinstance(chosen[-1], EMA):  # the last average counts
+            assert worker.weights == fit(InlineCluster(), training(chosen[-1], objective=objective))[0].weights
+    for steps in found[1:]:
+        for one, other in zip(found[0], steps, strict=True):
+            assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+ORDER: list[str] = []
+
+
+def note(name: str, run: Any) -> None:
+    ORDER.append(name)
+
+
+def test_validation_ends_in_reverse_order():
+    moments = [
+        SimpleNamespace(on_validation_start=partial(note, name), on_validation_end=partial(note, f"end of {name}"))
+        for name in ("a", "b")
+    ]
+    fit(InlineCluster(), training(*moments, epochs=1))
+    assert ORDER == ["a", "b", "end of b", "end of a"]
+
+
 def twice(world: Any, shard: Any) -> list[bytes]:
     """The weights of two runs of one training, whose callbacks have the same objects."""
     one = training(EMA(0.9))
@@ -202,35 +270,53 @@ def test_best_epoch_keeps_its_average():
     assert kept == last  # the loss falls, and the last epoch is the best
 
 
-def perceptron(width: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(width, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
-
-
-def test_average_has_a_smaller_loss_than_noisy_weights_on_adult():
-    (x, y), (unseen, labels) = adult()["train"], adult()["test"]
-    held = np.arange(6000) >= 4000
-    rows = {
-        "x": np.concatenate([x[:4000], unseen[:2000]]),
-        "y": np.concatenate([y[:4000], labels[:2000]]),
-        "held": held,
-    }
-    columns = Columns((InputColumn("x"),), InputColumn("y"), validation=InputColumn("held", "bool"))
-    objective = Objective(partial(perceptron, x.shape[1]), nn.BCEWithLogitsLoss(), partial(torch.optim.SGD, lr=1.0))
-    losses = []
-    for callbacks in ([], [EMA(0.99)]):
-        (worker,) = InlineCluster().gang(Training(objective, 8, 2, callbacks=callbacks), rows, columns)
-        losses.append(worker.history[-1]["valid_loss"])
-    assert losses[1] < losses[0] - 0.02
-
-
 def test_resumed_run_needs_the_callback_of_its_average(tmp_path):
     with pytest.raises(WorkerFailed, match="stopped"):
         fit(InlineCluster(), training(EMA(0.9), checkpointer=Folder(str(tmp_path), stop=2)))
-    with pytest.raises(InvalidInput, match="of a run with the callbacks EMA 1; expected them in callbacks"):
-        fit(InlineCluster(), training(checkpointer=Folder(str(tmp_path), start=2)))
+    for callbacks, message in (
+        ([], "of a run with the callbacks EMA 1; expected them in callbacks"),
+        ([EMA(0.5)], "average has decay=0.9, and this one decay=0.5"),
+        ([EMA(0.9), EMA(0.9)], "of a run without the callbacks EMA 2; expected none of them in callbacks"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            fit(InlineCluster(), training(*callbacks, checkpointer=Folder(str(tmp_path), start=2)))
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan")])
 def test_decay_out_of_range_raises(decay):
     with pytest.raises(InvalidInput, match="expected a number from 0 to below 1"):
         EMA(decay)
+
+
+class Totals:
+    """Adds its rank + 1 after each step; the version before called it on rank 0 alone."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def on_step(self, run: Any) -> None:
+        self.total += run.rank + 1
+        run.log(total=self.total)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.total = state["total"]
+
+
+def test_states_of_an_earlier_version_resume_on_all_ranks(pair, tmp_path):
+    """It had the callbacks' states on rank 0 alone, and averages without their decay."""
+    callbacks = [EMA(0.9), Totals()]
+    whole = fit(pair, training(*callbacks, checkpointer=Folder(str(tmp_path))))
+    assert whole[1].history[-1]["total"] == (9 + 18) / 2
+    for rank in (0, 1):
+        file = Folder(str(tmp_path)).file(3, rank)
+        state = unpack_state(file.read_bytes())
+        del state["replicated"]["callbacks"]["EMA 1"]["decay"]
+        if rank:
+            state["local"]["callbacks"].clear()
+        file.write_bytes(pack_state(state))
+    resumed = fit(pair, training(*callbacks, checkpointer=Folder(str(tmp_path), start=3)))
+    assert resumed[0].weights == whole[0].weights
+    assert resumed[1].history[-1]["total"] == (9 + 3 + 12) / 2

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pydoc import locate
 from typing import Any
 
 import yaml
@@ -177,7 +178,12 @@ def _bound(stage: Any) -> Any:
         return [_bound(item) for item in stage]
     if not isinstance(stage, dict) or not isinstance(stage.get("init_args"), dict):
         return stage
-    return {**stage, "init_args": {name: _bound(v) for name, v in stage["init_args"].items() if name not in _FREE}}
+    bound = {name: _bound(value) for name, value in stage["init_args"].items() if name not in _FREE}
+    for callback in stage["init_args"].get("callbacks") or ():
+        path = callback["class_path"] if isinstance(callback, dict) else callback
+        if getattr(locate(path), "changes_result", False):
+            bound.setdefault("callbacks", []).append(callback)
+    return {**stage, "init_args": bound}
 
 
 def summary(done: dict[str, Any]) -> str:

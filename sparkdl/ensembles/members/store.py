@@ -55,16 +55,16 @@ class MemberStore(SharedDirectory):
         names = [*self._members.sizes(""), *self._members.folders()]
         stored = self._configuration(names)
         current = json.loads(json.dumps({**configuration, **more(stored)}))
-        if stored is None:
-            text = json.dumps({"format": _FORMAT, "configuration": current}, indent=2) + "\n"
-            self.folder.write(_ENSEMBLE, text.encode())
-        elif stored != current:
-            clauses = "; ".join(differences(stored, current))
+        if clauses := "; ".join(differences(stored or current, current)):
+            assert stored is not None
             clauses += _ADVICE if stored.get("rows") != current.get("rows") else ""
             raise InvalidInput(
                 f"{self.folder.path} has the members of another ensemble; these settings differ: {clauses}. Set "
                 "another runDir, or restore these settings to continue."
             )
+        if stored != current:
+            text = json.dumps({"format": _FORMAT, "configuration": current}, indent=2) + "\n"
+            self.folder.write(_ENSEMBLE, text.encode())
         for name in names:  # left by interrupted saves
             if name.endswith((".tmp", ".old")):
                 self._members.delete(name)

@@ -80,6 +80,9 @@ class Describer:
         if "seed" in names and not params.isSet("seed") and params.getOrDefault("seed") == hash(type(params).__name__):
             names.remove("seed")
         values = {name: params.getOrDefault(name) for name in sorted(names) if self.counts(params, name)}
+        if "callbacks" in names - values.keys():
+            callbacks = params.getOrDefault("callbacks")
+            values["callbacks"] = [one for one in callbacks if getattr(one, "changes_result", False)]
         return values | ({"stages": params.stages} if isinstance(params, PipelineModel) else {})
 
     def text(self, value: Any) -> str:

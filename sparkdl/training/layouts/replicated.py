@@ -146,7 +146,6 @@ class ReplicatedReplica:
         return loss
 
     def _no_pass(self) -> Tensor:
-        """The loss 0 of a batch without weight, whose gradients are missing."""
         if self.needs_rows:
             raise InvalidInput(
                 "this worker has no row of positive weight in a step, and the others wait for its statistics in "

@@ -37,13 +37,15 @@ class Sync(Protocol):
         """Bytes that this worker sends to the others per step on average, without the transport's headers."""
 
     def start_epoch(self) -> None:
-        """Prepare the replica for the steps of an epoch, or after a resume for the rest of them."""
+        """Prepare the replica for the steps of an epoch, or after a resume for the rest of them; default: nothing."""
+        return
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Reduce this step's gradients, weighted by ``batch.weight_fraction``, and apply them."""
 
     def end_epoch(self) -> None:
-        """Set all replicas to equal weights after an epoch's last step: validation, result and checkpoint need them."""
+        """Set all replicas to equal weights after an epoch's last step; the loop checks it. Default: nothing."""
+        return
 
     def detach(self) -> None:
         """Release the replica; if the strategy promises it, all replicas are then equal."""

@@ -30,7 +30,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, equalise
+from sparkdl.training.strategies import Strategy, Sync, equalise
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
 from sparkdl.training.strategies.cost_model import Exchange, during_backward
 from sparkdl.training.strategies.reducers import PendingReduce, Reducer, traffic_of
@@ -65,7 +65,7 @@ class AllReduce(Strategy):
         return during_backward(buckets, [traffic_of(self.reduce, bucket, hosts) for bucket in buckets])
 
 
-class AllReduceSync:
+class AllReduceSync(Sync):
     """All-reduce attached to one replica; a group of one only applies its gradients."""
 
     replicated = True
@@ -84,9 +84,6 @@ class AllReduceSync:
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends per step."""
         return self._reduction.bytes_per_step
-
-    def start_epoch(self) -> None:
-        """Nothing, since the replicas are always equal."""
 
     def begin(self, share: float) -> None:
         """Reset the buckets for a backward pass."""
@@ -149,9 +146,6 @@ class AllReduceSync:
         # One tensor, since a GPU stops for each one that the host reads.
         used = torch.stack([(bucket.used[slot] != 0) | bucket.gradients[slot].any() for bucket, slot in slots])
         return {index for index, is_used in zip(self._unused, used.tolist(), strict=True) if not is_used}
-
-    def end_epoch(self) -> None:
-        """Nothing, since the replicas are always equal."""
 
     def detach(self) -> None:
         """Detach from the replica's gradients."""

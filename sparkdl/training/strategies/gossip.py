@@ -31,7 +31,7 @@ from sparkdl.data.sampler import generator
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, equalise, traffic
+from sparkdl.training.strategies import Strategy, Sync, equalise, traffic
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.cost_model import Exchange, every_nth
@@ -96,7 +96,7 @@ def neighbours(strategy: Gossip, rank: int, size: int, exchange: int) -> list[in
     return [order[partner]] if partner < size else []
 
 
-class GossipSync:
+class GossipSync(Sync):
     """Gossip attached to one replica."""
 
     replicated = False
@@ -115,9 +115,6 @@ class GossipSync:
         sent = sum(bucket.buffer.nbytes for bucket in self._sum.buckets)
         partners = min(2, size - 1) if self._strategy.graph == "ring" else (size - size % 2) / size
         return int(partners * sent) // self._strategy.every
-
-    def start_epoch(self) -> None:
-        """Nothing, since the replica continues from the mean."""
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Take a local step; exchange if the block ends."""

@@ -236,7 +236,6 @@ class LocalSGDSync:
             start.copy_(parameter)
 
     def _exchange(self) -> None:
-        """End the block: average the buffers, take the outer step, and begin the next block."""
         strategy = self._strategy
         total, share = self._total, self._weight / self._total if self._total else 0.0
         # One worker's mean is its own weights, which must not round. Without rows, nobody has moved.

@@ -53,7 +53,6 @@ class Traffic:
     local_bytes: float = 0.0
 
     def __add__(self, other: Traffic) -> Traffic:
-        """The traffic of both, one after the other."""
         return Traffic(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
     def __mul__(self, times: float) -> Traffic:
@@ -173,7 +172,6 @@ def layered(size: float, groups: Sequence[Hosts]) -> Traffic:
 
 
 def _ring(size: float, hosts: Hosts) -> Traffic:
-    """Every worker passes ``size`` bytes to the next rank until they have reached all."""
     return neighbours(size, hosts, (1,)) * (len(hosts) - 1)
 
 

@@ -158,6 +158,10 @@ def test_damaged_files_are_named(name, tmp_path):
 # ---- the identity of a run --------------------------------------------------------------------------------------
 
 STAGES = "{{stages: [{{class_path: a, init_args: {{epochs: {}, numWorkers: {}, maxRestarts: {}}}}}]}}"
+AVERAGED = (
+    "{{stages: [{{class_path: a, init_args: {{callbacks: [{{class_path: sparkdl.EMA, init_args: {{decay: {}}}}}, "
+    "{{class_path: {}}}]}}}}]}}"
+)
 BASE = "{{class_path: b, init_args: {{epochs: {}, numWorkers: {}}}}}"
 NESTED = "{{stages: [{{class_path: a, init_args: {{base: BASE, bases: [BASE]}}}}]}}".replace("BASE", BASE)
 
@@ -171,6 +175,10 @@ NESTED = "{{stages: [{{class_path: a, init_args: {{base: BASE, bases: [BASE]}}}}
         ("{data: {path: a}}", "{data: {path: a}, clean: {columns: {events: 1}}}", False),  # a column, and no Param
         (STAGES.format(3, 2, 1), STAGES.format(3, 8, 5), True),
         (STAGES.format(3, 2, 1), STAGES.format(4, 2, 1), False),
+        *(
+            (AVERAGED.format(0.9, "a.B"), AVERAGED.format(*other), other[0] == 0.9)
+            for other in ((0.9, "C"), (0.5, "a.B"))
+        ),
         (NESTED.format(3, 2, 3, 2), NESTED.format(3, 4, 3, 8), True),
         (NESTED.format(3, 2, 3, 2), NESTED.format(3, 2, 4, 2), False),
     ],

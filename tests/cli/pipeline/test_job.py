@@ -32,6 +32,8 @@ from pathlib import Path
 class Kills:
     '''Kills the driver when it has a checkpoint, once.'''
 
+    every_rank = False
+
     def __init__(self, folder: str):
         self.folder = Path(folder)
 
@@ -44,6 +46,8 @@ class Kills:
 
 class Waits:
     '''Keeps a worker after its second epoch, for at most a minute, until it ends with its driver.'''
+
+    every_rank = False
 
     def on_epoch(self, run):
         if run.clock.epoch >= 2:

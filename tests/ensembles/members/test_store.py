@@ -45,6 +45,12 @@ def test_equal_configuration_continues_and_another_raises(tmp_path):
     assert "labelCol" not in raised.value.message
     assert "rows was" not in raised.value.message
     assert json.loads((tmp_path / "ensemble.json").read_text())["configuration"] == {**GIVEN, "sizes": [1, 2]}
+    averaged = {"sizes": [1, 2], "base": GIVEN["base"] | {"callbacks": "[EMA()]"}}
+    with pytest.warns(UserWarning, match=r"did not record \[EMA\(\)\]; expected it"):
+        begun(tmp_path, **averaged)
+    begun(tmp_path, **averaged)
+    with pytest.raises(InvalidInput, match=r"base.callbacks was '\[EMA\(\)\]' and is '\[\]'"):
+        begun(tmp_path, sizes=[1, 2], base=GIVEN["base"] | {"callbacks": "[]"})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1, "configuration": {}}', '{"format": 2}', None])

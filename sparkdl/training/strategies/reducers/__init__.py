@@ -40,10 +40,12 @@ class Reduction(Protocol):
         """Start to sum a bucket's buffer in place; every worker starts the same buckets in the same order."""
 
     def state_dict(self) -> dict[str, Any]:
-        """State that persists between steps, such as residuals."""
+        """State that persists between steps, such as residuals; default: none."""
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
+        return
 
 
 class Reducer(Protocol):

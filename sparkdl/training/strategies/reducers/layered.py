@@ -38,7 +38,7 @@ from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.errors import InvalidInput
 from sparkdl.io.threads import in_background
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import PendingReduce
+from sparkdl.training.strategies.reducers import PendingReduce, Reduction
 from sparkdl.training.strategies.reducers.exact import ring_bytes
 from sparkdl.training.strategies.traffic import Hosts, Traffic, layered
 
@@ -78,7 +78,7 @@ class Layered:
         return by_host if self.inner is None else partial(consecutive, size=self.inner)
 
 
-class LayeredReduction:
+class LayeredReduction(Reduction):
     """Layered sum; it has no state."""
 
     def __init__(self, buckets: Sequence[Bucket], group: Group, rule: Rule) -> None:
@@ -107,13 +107,6 @@ class LayeredReduction:
         self._last = in_background(partial(self._exchange, bucket.buffer, summed, before), "sparkdl-layered")
         return _Pending(self._last)
 
-    def state_dict(self) -> dict[str, Any]:
-        """An empty state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Ignore the empty state."""
-
     def _exchange(self, buffer: Tensor, summed: Any, before: Future[Any] | None) -> Any:
         if before is not None:
             before.result()  # every worker exchanges the buckets in the same order
@@ -141,7 +134,6 @@ class LayeredReduction:
         return work
 
     def _sent(self, size: int) -> int:
-        """Bytes that this worker sends for a bucket of ``size`` bytes."""
         subgroup = next(one for one in self._subgroups if self._group.rank in one)
         if self._group.rank != subgroup[0]:
             return size
@@ -154,7 +146,6 @@ class _Pending:
     exchange: Future[Any]
 
     def wait(self) -> None:
-        """Wait for the leaders' exchange, then for the broadcast."""
         broadcast = self.exchange.result()
         if broadcast is not None:
             broadcast.wait()

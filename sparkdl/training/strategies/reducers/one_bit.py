@@ -155,8 +155,6 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Code:
-    """A block in a message."""
-
     low: Tensor  # [n, 1]
     gap: Tensor  # [n, 1], high - low
     bits: Tensor  # [ceil(n m / 8)]
@@ -172,11 +170,9 @@ class _Stripe:
         self.bytes: int = self._numbers + (blocks[-1].bits.stop if blocks else 0)
 
     def pairs(self, message: Tensor) -> Tensor:
-        """``low`` and ``gap`` of all columns, [2, columns]."""
         return message[: self._numbers].view(self.residual.dtype).view(2, self._pairs)
 
     def codes(self, message: Tensor) -> list[_Code]:
-        """Views of a message, by block."""
         if not self.blocks:
             return []
         low, gap = self.pairs(message)[:, :, None]
@@ -215,7 +211,6 @@ class _Striped:
         return max(self.steps, 1) > self._warmup and len(self.residual) > 0
 
     def quantise(self) -> None:
-        """Write the messages to the other owners, and keep the residuals."""
         torch.cat(self._exact, out=self.uncompressed)
         for rank, (stripe, message) in enumerate(zip(self._stripes, self.sent, strict=True)):
             if rank == self._group.rank:
@@ -225,7 +220,6 @@ class _Striped:
             drop_nonfinite_(stripe.residual, stripe.pairs(message))
 
     def quantise_sum(self) -> None:
-        """Sum this worker's stripe and the others' codes of it, and write the message of the sum."""
         rank = self._group.rank
         blocks, others = self._stripes[rank].blocks, self._to_owner[:rank] + self._to_owner[rank + 1 :]
         for block, total, to_all, *codes in zip(blocks, self._totals, self._to_all, *others, strict=True):
@@ -236,7 +230,6 @@ class _Striped:
         drop_nonfinite_(self.stripe_residual, self._stripes[rank].pairs(self.owned))
 
     def dequantise(self) -> None:
-        """Write the sums of the other stripes into the bucket."""
         for rank, (stripe, codes) in enumerate(zip(self._stripes, self._sums, strict=True)):
             for block, code in zip(stripe.blocks, codes, strict=True) if rank != self._group.rank else ():
                 self._coder.dequantise(code, block.gradient.shape, out=block.gradient)
@@ -246,8 +239,6 @@ class _Striped:
 
 
 class _Coder:
-    """Q and its inverse for a block; temporary tensors are shared by all blocks of a shape."""
-
     def __init__(self, like: Tensor) -> None:
         self._like = like
         # Eight bytes of zeros and ones for each byte, the lowest bit first, as one number.
@@ -261,11 +252,6 @@ class _Coder:
         return self._spaces[shape]
 
     def quantise_(self, a: Tensor, code: _Code, out: Tensor | None = None) -> Tensor:
-        """Write the code of a block [n, m], of which the residual remains.
-
-        Returns:
-            Q^-1 of the code; without ``out`` the next call overwrites it.
-        """
         space = self._space(a.shape)
         high = torch.clamp_min(a, 0, out=space.q).sum(1, keepdim=True)
         torch.sum(a, 1, keepdim=True, out=code.low).sub_(high)
@@ -279,7 +265,6 @@ class _Coder:
         return decoded
 
     def dequantise(self, code: _Code, shape: torch.Size, out: Tensor | None = None) -> Tensor:
-        """Q^-1, by the same operations; without ``out`` the next call overwrites the result."""
         space = self._space(shape)
         space.index.copy_(code.bits)
         torch.index_select(self._table, 0, space.index, out=space.packed)
@@ -292,8 +277,6 @@ class _Coder:
 
 
 class _Space:
-    """Temporary tensors for blocks [n, m]."""
-
     def __init__(self, like: Tensor, shape: torch.Size) -> None:
         elements = shape.numel()
         count = -(-elements // 8)
@@ -305,7 +288,6 @@ class _Space:
 
 
 def _coded(bucket: Bucket) -> tuple[list[Tensor], list[Tensor]]:
-    """The gradients that travel as signs, as matrices; the others with the counts of workers, flat."""
     coded = [gradient.dim() > 1 and gradient.numel() > 0 for gradient in bucket.gradients]
     matrices = [one.flatten(1) for one, is_coded in zip(bucket.gradients, coded, strict=True) if is_coded]
     exact = [one.flatten() for one, is_coded in zip(bucket.gradients, coded, strict=True) if not is_coded]
@@ -313,13 +295,11 @@ def _coded(bucket: Bucket) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _width(stripes: Sequence[_Stripe], residual: Tensor) -> int:
-    """Bytes of every stripe's message, in which the numbers are aligned."""
     number = residual.element_size()
     return -(-max(stripe.bytes for stripe in stripes) // number) * number
 
 
 def _deal(matrices: Sequence[Tensor], residual: Tensor, workers: int) -> Iterator[_Stripe]:
-    """Deal the columns of all parameters into stripes, which differ in size by about one column."""
     limit = _GPU_BLOCK if residual.is_cuda else _CPU_BLOCK
     bounds = [len(residual) * rank // workers for rank in range(workers + 1)]
     end = 0
@@ -340,7 +320,6 @@ def _deal(matrices: Sequence[Tensor], residual: Tensor, workers: int) -> Iterato
 
 
 def _block(gradient: Tensor, residual: Tensor, before: Sequence[_Block]) -> _Block:
-    """The block after ``before`` in the messages of its stripe."""
     pairs, bits = (before[-1].pairs.stop, before[-1].bits.stop) if before else (0, 0)
     return _Block(
         gradient, residual, slice(pairs, pairs + len(gradient)), slice(bits, bits + -(-gradient.numel() // 8))

@@ -204,7 +204,6 @@ class _LowRank:
         return max(self.steps, 1) > self._warmup and len(self._factors) > 0
 
     def project(self) -> None:
-        """P = M Q."""
         for one in self._factors:
             one.M.add_(one.gradient)
             norms = torch.linalg.vector_norm(one.Q, dim=1, keepdim=True)
@@ -213,7 +212,6 @@ class _LowRank:
         torch.cat(self._exact, out=self._uncompressed)
 
     def project_back(self) -> None:
-        """P = orthonormal basis, and Q = M^T P of this worker."""
         for one in self._factors:
             one.P.copy_(torch.linalg.qr(one.P).Q)
             torch.mm(one.P.t(), one.M, out=one.Q)
@@ -227,7 +225,6 @@ class _LowRank:
         drop_nonfinite_(self.residual, self._own)
 
     def multiply(self) -> None:
-        """Write P Q^T and the uncompressed sums into the bucket."""
         for one in self._factors:
             if one.gradient.dtype == one.P.dtype:
                 torch.mm(one.P, one.Q, out=one.gradient)

@@ -118,7 +118,6 @@ class _Sparse:
         self.all_indices = self.indices.new_empty(workers, sent)
 
     def select(self) -> None:
-        """Choose the elements that travel, and keep the others as the residual."""
         residual, values = self.residual, self.values[: len(self.indices)]
         residual += self._bucket.buffer[: len(residual)]
         first = sent = 0
