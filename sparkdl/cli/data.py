@@ -9,7 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, NumericType
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io import files
 from sparkdl.spark.columns import col
+from sparkdl.spark.jvm import qualify
 
 
 @dataclass(frozen=True)
@@ -69,3 +71,13 @@ class Data:
                 raise InvalidInput(f"vectors names {name!r}, which is {state}; expected a column of arrays of numbers.")
             rows = rows.withColumn(name, array_to_vector(col(name).cast("array<double>")))
         return rows
+
+
+def check_output(spark: SparkSession, output: str | None, *, overwrite: bool) -> None:
+    """Check, before the work begins, that its result can be written.
+
+    Raises:
+        InvalidInput: output exists, and overwrite is false.
+    """
+    if output is not None and not overwrite and files.exists(qualify(spark, output)):
+        raise InvalidInput(f"output {output} exists; set overwrite to true to replace it.")

@@ -141,10 +141,6 @@ def _without_defaults(factory: Callable[..., Any], settings: Mapping[str, Any]) 
 
 
 def _open_types(kind: type) -> dict[str, Any]:
-    """The types of arguments whose annotations do not say what a configuration may hold.
-
-    For an estimator, these are the factories, which workers call, and the objects that this process makes.
-    """
     if issubclass(kind, Pipeline):
         return {"stages": list[Params]}
     if not issubclass(kind, ConstructedParams):

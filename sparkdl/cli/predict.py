@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cli import saved_models
 from sparkdl.cli.data import Data
+from sparkdl.ensembles.fitted import output_columns
 from sparkdl.errors import InvalidInput
 from sparkdl.ml import evaluation
 
@@ -39,8 +40,5 @@ def predict(
             predictions.write.mode("overwrite" if overwrite else "errorifexists").parquet(output)
             print(f"wrote {output}")
             predictions = spark.read.parquet(output)  # so that predictions are not computed again
-        columns = saved_models.output_columns(trained)
-        if label is not None and columns.of_classifier(predictions):
-            print(evaluation.count(predictions, label, columns).scores())
-        elif label is not None:
-            print(evaluation.measure(predictions, label, columns).text())
+        if label is not None:
+            print(evaluation.measure(predictions, label, output_columns(trained)))

@@ -224,7 +224,6 @@ def _work_off(
 
 
 def _spool(tables: Sequence[Batches], columns: Columns) -> list[Shard]:
-    """The tables as shards of one layout; an empty shard takes the layout of the others."""
     spools = [Spool(columns, shard=index) for index in range(len(tables))]
     for spool, batches in zip(spools, tables, strict=True):
         for batch in batches:

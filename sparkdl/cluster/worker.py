@@ -92,6 +92,7 @@ def run_worker(
     *,
     directory: str | None = None,
     listener: Callable[[Event], None] | None = None,
+    began: float | None = None,
 ) -> WorkerResult:
     """Run one worker of a gang, and return its value or its failure; errors of the work are not raised.
 
@@ -103,6 +104,7 @@ def run_worker(
         batches: this worker's partition; always read to its end, also on errors.
         directory: the folder for the spool.
         listener: receives events directly if the driver is this process.
+        began: when the process began to import this worker's modules, in unix seconds; default: long ago.
     """
     spec = RendezvousSpec(
         rank, task.size, task.run, task.attempt, address, task.timeout, task.device, task.backend, task.gpus
@@ -115,6 +117,8 @@ def run_worker(
         # process that keeps its imports exempt, such as Spark's Python worker, has done it already.
         if freezes := not gc.get_freeze_count():
             gc.freeze()
+        if began is not None:
+            record("span", name="imports", start=began, seconds=time.time() - began)
         try:
             result = worker.run(recorder, batches)
         finally:
@@ -200,7 +204,6 @@ class _Worker:
                 continue
 
     def _warn(self, meeting: Future[RendezvousResult]) -> None:
-        """Report to the others that this worker has no shard; peers that left already are ignored."""
         with suppress(PeerLost), self._stage("join"), join(self.spec, meeting.result()) as world:
             self.world = world
             world.all_gather_json("shards", {"failed": True})

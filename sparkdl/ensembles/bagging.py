@@ -142,7 +142,6 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
 
 
 def _classes(base: Estimator[Any], dataset: DataFrame) -> int | None:
-    """Number of classes among all rows; a member without rows of the last class would count fewer."""
     label = column(base, "labelCol")
     if label is None:
         return None

@@ -23,19 +23,21 @@ from pyspark.ml.param import Param, Params
 from pyspark.sql import DataFrame
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
-from sparkdl.ensembles.base_learner import check_column, check_one_class, column
+from sparkdl.ensembles.base_learner import check_column, check_one_class, column, value_of
 from sparkdl.ensembles.declarations import BestOfParams
+from sparkdl.ensembles.fitted import FittedEnsemble, evaluate
 from sparkdl.ensembles.folds import Folds, summary
 from sparkdl.ensembles.members.driver_fits import in_threads
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.param_declaration import ValidatedParams
-from sparkdl.ml.persistence.reader_writer import Saveable, Saved
+from sparkdl.ml.evaluation import Metrics
+from sparkdl.ml.model import TorchModel
+from sparkdl.ml.persistence.reader_writer import Saved
 from sparkdl.ml.report import Report
 
 
-class BestOfModel(ValidatedParams, Saveable, Model):
+class BestOfModel(FittedEnsemble):
     """The model of the best candidate.
 
     ``BestOf.fit`` returns it. ``transform`` runs ``bestModel``.
@@ -81,6 +83,14 @@ class BestOfModel(ValidatedParams, Saveable, Model):
         """The model without its Params."""
         return cls(saved.part("best"), **{name: saved.fields[name] for name in cls.saved_fields})
 
+    def predict(self, data: Any) -> Any:
+        """Predict by the best model, as its ``predict`` if it has one, else as ``FittedEnsemble.predict``."""
+        best = self.bestModel
+        return best.predict(data) if isinstance(best, TorchModel | FittedEnsemble) else super().predict(data)
+
+    def _measured(self, dataset: DataFrame, label: Any) -> Metrics:
+        return evaluate(self.bestModel, dataset, label)
+
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return self.bestModel.transform(dataset)
 
@@ -94,14 +104,6 @@ class BestOf(BestOfParams, EnsembleParams, Estimator[BestOfModel]):
     Raises:
         InvalidInput: a Param has an invalid value.
     """
-
-    def bases(self) -> list[Estimator[Any]]:
-        """The candidates."""
-        return self.getCandidates()
-
-    def with_bases(self, bases: list[Estimator[Any]]) -> BestOf:
-        """Set the candidates."""
-        return self.setCandidates(bases)
 
     def _fit(self, dataset: DataFrame) -> BestOfModel:
         start = time.monotonic()
@@ -125,6 +127,8 @@ class BestOf(BestOfParams, EnsembleParams, Estimator[BestOfModel]):
             ],
             report={"seconds": time.monotonic() - start, "rows": count, **summary(first, second)},
         )
+        if value_of(second.models[0], "labelCol") is None:
+            model._set(labelCol=column(evaluator, "labelCol"))
         return plan.reported(model)._resetUid(self.uid)
 
     def _checked(self, dataset: DataFrame) -> tuple[list[Estimator[Any]], Evaluator]:

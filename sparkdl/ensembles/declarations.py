@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pyspark.ml import Estimator
@@ -14,7 +13,7 @@ from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasParallelism, HasSeed, HasValidationIndicatorCol
 
 from sparkdl.ensembles.resampling.subspace import max_features
-from sparkdl.ml.param_declaration import ConstructedParams, Scope, param
+from sparkdl.ml.param_declaration import ConstructedParams, Scope, ValidatedParams, param
 from sparkdl.ml.param_types import (
     at_least,
     by_value,
@@ -26,6 +25,7 @@ from sparkdl.ml.param_types import (
     to_evaluator,
     to_float,
     to_int,
+    to_labels,
     to_path,
     to_string,
 )
@@ -33,6 +33,14 @@ from sparkdl.ml.params import PredictionParams
 
 # These Params do not change a member's weights: they choose how many members, where they are stored, how they combine.
 _SAME_MEMBERS = Scope.ALL & ~Scope.MEMBERS
+
+
+class LabelParams(ValidatedParams):
+    """The label column of a fitted ensemble."""
+
+    labelCol: Param[str | list[str] | None] = param(
+        "label column that evaluate() compares with the predictions; None for that of the members", to_labels, None
+    )
 
 
 class DisagreementParams(PredictionParams):
@@ -148,13 +156,11 @@ class FoldCountParams(MembersParams):
 
 
 class StackingParams(FoldCountParams):
-    """The Params of ``Stacking``; its bases are no Param."""
+    """The Params of ``Stacking``."""
 
-    class Arguments:
-        """Constructor arguments that are no Params."""
-
-        bases: Sequence[Estimator[Any]] | None
-
+    bases: Param[list[Estimator[Any]]] = param(
+        "estimators, all classifiers or all regressors, with the same labelCol", to_estimators, []
+    )
     meta: Param[Estimator[Any] | None] = param(
         "estimator that learns from the predictions of the bases, or a Pipeline that ends in one; fit sets its feature "
         "and label columns. None for LogisticRegression() with classifiers, LinearRegression() with regressors",

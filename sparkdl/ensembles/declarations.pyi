@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pyspark.ml import Estimator
@@ -13,8 +12,13 @@ from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasParallelism, HasSeed, HasValidationIndicatorCol
 from typing_extensions import Self
 
-from sparkdl.ml.param_declaration import ConstructedParams
+from sparkdl.ml.param_declaration import ConstructedParams, ValidatedParams
 from sparkdl.ml.params import PredictionParams
+
+class LabelParams(ValidatedParams):
+    labelCol: Param[str | list[str] | None]
+    def getLabelCol(self) -> str | list[str] | None: ...
+    def setLabelCol(self, value: str | list[str] | None) -> Self: ...
 
 class DisagreementParams(PredictionParams):
     disagreementCol: Param[str]
@@ -154,12 +158,13 @@ class FoldCountParams(MembersParams):
     def setNumFolds(self, value: int) -> Self: ...
 
 class StackingParams(FoldCountParams):
+    bases: Param[list[Estimator[Any]]]
     meta: Param[Estimator[Any] | None]
     passthrough: Param[bool]
     def __init__(
         self,
         *,
-        bases: Sequence[Estimator[Any]] | None = None,
+        bases: list[Estimator[Any]] = ...,
         meta: Estimator[Any] | None = None,
         passthrough: bool = False,
         numFolds: int = 5,
@@ -172,7 +177,7 @@ class StackingParams(FoldCountParams):
     def setParams(
         self,
         *,
-        bases: Sequence[Estimator[Any]] | None = None,
+        bases: list[Estimator[Any]] = ...,
         meta: Estimator[Any] | None = None,
         passthrough: bool = False,
         numFolds: int = 5,
@@ -182,6 +187,8 @@ class StackingParams(FoldCountParams):
         parallelism: int = 1,
         disagreementCol: str = "",
     ) -> Self: ...
+    def getBases(self) -> list[Estimator[Any]]: ...
+    def setBases(self, value: list[Estimator[Any]]) -> Self: ...
     def getMeta(self) -> Estimator[Any] | None: ...
     def setMeta(self, value: Estimator[Any] | None) -> Self: ...
     def getPassthrough(self) -> bool: ...

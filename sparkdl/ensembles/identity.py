@@ -22,7 +22,7 @@ def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) 
     the fingerprint of the rows.
     """
     nested = [one for base in bases for one in within(base) if isinstance(one, Ensemble)]
-    reseeded = {id(leaf(base)) for base in [*bases, *(base for one in nested for base in one.bases())]}
+    reseeded = {id(leaf(base)) for base in [*bases, *(base for one in nested for base in one.base_estimators())]}
 
     def counts(params: Params, name: str) -> bool:
         scope = _scope(params, name)
@@ -38,7 +38,6 @@ def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) 
 
 
 def _scope(params: Params, name: str) -> Scope:
-    """Scope of a Param; among pyspark.ml's own Params, only ``parallelism`` is about how a fit runs."""
     declared = params.declared().get(name) if isinstance(params, ValidatedParams) else None
     if declared is not None:
         return declared.scope

@@ -29,18 +29,21 @@ from pyspark.ml.param import Param, Params
 from pyspark.ml.tuning import CrossValidatorModel, TrainValidationSplitModel
 from pyspark.sql import Column, DataFrame
 
-from sparkdl.ensembles.base_learner import check_member, leaf
+from sparkdl.ensembles.base_learner import check_member, column, leaf
 from sparkdl.ensembles.combine.rules import RULES, VOTES, Combining, Rule
 from sparkdl.ensembles.combine.sql import SqlCombiner, with_members, with_voters
 from sparkdl.ensembles.combine.vmap import VmapFactory
 from sparkdl.ensembles.declarations import DisagreementParams
+from sparkdl.ensembles.fitted import FittedEnsemble, evaluate, output_columns
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.evaluation import Metrics, measure
 from sparkdl.ml.inference.broadcast import ModelBroadcast
 from sparkdl.ml.inference.outputs import Outputs, ScoredKind
+from sparkdl.ml.inference.predictor import Predictor
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
+from sparkdl.ml.persistence.reader_writer import Saved, numbered
 from sparkdl.ml.report import Report
 from sparkdl.spark.columns import check_frame, col
 
@@ -49,7 +52,7 @@ _PREDICTIONS = "sparkdl predictions"
 Self = TypeVar("Self", bound="EnsembleModel")
 
 
-class EnsembleModel(DisagreementParams, Saveable, Model):
+class EnsembleModel(FittedEnsemble, DisagreementParams):
     """Combines the predictions of several models.
 
     Args:
@@ -111,14 +114,37 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)
-        names = self._names(dataset)
-        models = [model for model, weight in zip(self.models, self.weights, strict=True) if weight != 0]
-        weights = tuple(weight for weight in self.weights if weight != 0)
+        names, (models, weights) = self._names(dataset), self._voters()
         scorer = self._scorer(models, weights)
         if scorer is not None:
             return with_outputs(dataset, scorer, self._shipment(scorer), names, self.numClasses)
         combining = Combining(self.rule, weights, self.intercept, bool(self.getDisagreementCol()))
         return self._combiner(models, combining).with_outputs(dataset, names)
+
+    def predict(self, data: Any) -> Any:
+        """Predict in this process if the members can, as ``FittedEnsemble.predict``."""
+        scorer = self._scorer(*self._voters())
+        if scorer is None:
+            return super().predict(data)
+        return Predictor(scorer, self._names(), self._shipment(scorer).local(scorer)).predict(data)
+
+    def _measured(self, dataset: DataFrame, label: Any) -> Metrics:
+        first: Any = self.models[0]
+        if isinstance(first, TorchModel) and first._kind == "estimator":
+            scorer = self.copy({self.disagreementCol: ""})._scorer(*self._voters())
+            if scorer is None:
+                raise InvalidInput("the members read different columns; the loss expects members that read the same.")
+            joint = TorchModel(factory=scorer.factory, weights=b"", precision=scorer.precision)
+            joint.evaluated = first.evaluated
+            return evaluate(first._copyValues(joint), dataset, label)
+        labels = sorted({name for name in (column(model, "labelCol") for model in self.models) if name})
+        if label is None and len(labels) != 1:
+            raise InvalidInput(f"labelCol of the members is {labels}; expected model.setLabelCol('label').")
+        return measure(self.transform(dataset), label or labels[0], output_columns(self), classes=self._votes)
+
+    def _voters(self) -> tuple[list[Model], tuple[float, ...]]:
+        pairs = [pair for pair in zip(self.models, self.weights, strict=True) if pair[1] != 0]
+        return [model for model, _ in pairs], tuple(weight for _, weight in pairs)
 
     def with_votes(
         self, dataset: DataFrame, voters: Sequence[Column], name: str, kept: Sequence[str] = ()
@@ -154,10 +180,10 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
     def _votes(self) -> bool:
         return self.rule in VOTES
 
-    def _names(self, dataset: DataFrame) -> dict[str, str]:
+    def _names(self, dataset: DataFrame | None = None) -> dict[str, str]:
         params = [self.predictionCol, self.disagreementCol]
         if self._votes:
-            params = [self.rawPredictionCol, self.probabilityCol, *params]
+            params = [self.predictionCol, self.probabilityCol, self.rawPredictionCol, self.disagreementCol]
         elif self.getThresholds() is not None:
             warnings.warn(f"thresholds is set, but only votes use it; the rule {self.rule!r} ignores it.", stacklevel=4)
         if self.rule == "sum" and self.getDisagreementCol():
@@ -165,7 +191,8 @@ class EnsembleModel(DisagreementParams, Saveable, Model):
                 f"disagreementCol is {self.getDisagreementCol()!r}, but members of a sum predict different quantities; "
                 "expected ''."
             )
-        self.check_free(dataset, params)
+        if dataset is not None:
+            self.check_free(dataset, params)
         return {one.name.removesuffix("PredictionCol").removesuffix("Col"): self.getOrDefault(one) for one in params}
 
     def _scorer(self, models: Sequence[Model], weights: tuple[float, ...]) -> Scorer | None:

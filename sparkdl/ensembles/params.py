@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pyspark.ml import Estimator
-from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Param, Params
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -41,33 +40,40 @@ class EnsembleParams(MembersParams, Saveable):
 
     _map: Mapping[str, Any] | None = None  # values of a param map, as in ParamMapEstimator; None without a map
 
-    def bases(self) -> list[Estimator[Any]]:
-        """The base estimators of the members."""
-        raise NotImplementedError
+    def base_estimators(self) -> list[Estimator[Any]]:
+        """The base estimators of the members, in the order of the Params that hold them."""
+        return [one for value in self._held().values() for one in params_in(value) if isinstance(one, Estimator)]
 
-    def with_bases(self: Ensemble, bases: list[Estimator[Any]]) -> Ensemble:
-        """Set the base estimators, in the order of ``bases()``."""
-        raise NotImplementedError
+    def _held(self) -> dict[str, Any]:
+        values = {name: self.getOrDefault(name) for name in self.declared() if self.isDefined(name)}
+        return {name: value for name, value in values.items() if params_in(value)}
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """The number of bases, and the names of the Params that hold evaluators."""
-        return {}, {"bases": len(self.bases()), "params": sorted(self._evaluators())}
+        """The Params that hold estimators and evaluators; of a list, with its length."""
+        return {}, {"params": {name: len(held) if isinstance(held, list) else 0 for name, held in self._held().items()}}
 
     def parts(self) -> dict[str, Params]:
-        """The bases and evaluators."""
-        return numbered("bases", self.bases()) | {f"params/{name}": value for name, value in self._evaluators().items()}
+        """The estimators and evaluators."""
+        named = [(f"params/{name}", held) for name, held in self._held().items()]
+        return {path: one for name, held in named for path, one in _paths(name, held).items()}
 
     def params_in_parts(self) -> set[str]:
         """Params that hold estimators or evaluators."""
-        return {param.name for param, value in self._paramMap.items() if params_in(value)}
+        return set(self._held())
 
     def with_parts(self, saved: Saved) -> Any:
-        """The ensemble with its bases and evaluators."""
-        self._set(**{name: saved.part(f"params/{name}") for name in saved.fields["params"]})
-        return self.with_bases(saved.numbered("bases", saved.fields["bases"]))
-
-    def _evaluators(self) -> dict[str, Evaluator]:
-        return {param.name: value for param, value in self._paramMap.items() if isinstance(value, Evaluator)}
+        """The ensemble with its estimators and evaluators."""
+        held: Any = saved.fields["params"]
+        if isinstance(held, list):  # an earlier version saved all estimators in one list
+            bases = saved.numbered("bases", saved.fields["bases"])
+            self._set(**({"meta": bases.pop()} if saved.fields.get("meta") else {}))
+            (name,) = {"base", "bases", "candidates"} & self.declared().keys()
+            self._set(**{name: bases[0] if name == "base" else bases} if bases else {})
+        for name in held:
+            count = held[name] if isinstance(held, dict) else 0
+            path = f"params/{name}"
+            self._set(**{name: saved.numbered(path, count) if count else saved.part(path)})
+        return self
 
     def copy(self: Ensemble, extra: dict[Param[Any], Any] | None = None) -> Ensemble:
         """A copy with the same uid, and copies of its bases and evaluators.
@@ -75,8 +81,8 @@ class EnsembleParams(MembersParams, Saveable):
         With ``extra``, members are stored in ``runDir/<hash>``; if ``extra`` sets ``runDir``, in that directory.
         """
         copied = super().copy(extra)
-        copied = copied.with_bases([base.copy(extra) for base in copied.bases()])
-        copied._set(**{name: evaluator.copy(extra) for name, evaluator in copied._evaluators().items()})
+        for name, held in copied._held().items():
+            copied._set(**{name: [one.copy(extra) for one in held] if isinstance(held, list) else held.copy(extra)})
         if extra is not None:
             # Aliases name the Params' owners across processes: a uid ends in random digits.
             items = sorted(extra.items(), key=lambda item: item[0].name)
@@ -112,7 +118,9 @@ class EnsembleParams(MembersParams, Saveable):
                 "not vote.",
                 stacklevel=5,
             )
-        name = self.getIdCol() or next((name for base in self.bases() if (name := column(base, "idCol"))), None)
+        name = self.getIdCol() or next(
+            (name for base in self.base_estimators() if (name := column(base, "idCol"))), None
+        )
         rows = dataset.withColumn(ROW_ID, F.monotonically_increasing_id() if name is None else _row_id(dataset, name))
         directory, store = self.getRunDir(), None
         verified = name is None and (self._judged_by_rows or directory is not None)
@@ -124,7 +132,7 @@ class EnsembleParams(MembersParams, Saveable):
                 if self._map is not None:
                     directory = files.join(directory, map_hash(self._map, mark))
                 store = MemberStore(directory)
-                bases = self.bases()
+                bases = self.base_estimators()
                 store.begin(configuration(self, bases, mark), partial(described_splits, bases, rows))
                 stack.callback(store.withdraw)
             with self._watch(directory) as watch:
@@ -139,7 +147,7 @@ class EnsembleParams(MembersParams, Saveable):
         return isinstance(self, FoldCountParams)
 
     def _watch(self, directory: str | None) -> Watch:
-        bases = [leaf(base) for base in self.bases()]
+        bases = [leaf(base) for base in self.base_estimators()]
         events = all(base.getOrDefault("telemetry") for base in bases if base.hasParam("telemetry"))
         return Watch(Run(directory), self, events=events, unit="Member")
 
@@ -171,19 +179,15 @@ class SingleBaseParams(EnsembleParams):
 
     base: Param[Estimator[Any]]
 
-    def bases(self) -> list[Estimator[Any]]:
-        """The base, as a list."""
-        return [self.getBase()] if self.isDefined(self.base) else []
-
-    def with_bases(self: Ensemble, bases: list[Estimator[Any]]) -> Ensemble:
-        """Set the base."""
-        return self._set(base=bases[0]) if bases else self
-
     def getBase(self) -> Any:
         """The base estimator."""
         if not self.isDefined(self.base):
             raise InvalidInput(f"base is not set; expected an estimator, as {type(self).__name__}(base=...).")
         return self.getOrDefault(self.base)
+
+
+def _paths(name: str, held: Any) -> dict[str, Params]:
+    return numbered(name, held) if isinstance(held, list) else {name: held}
 
 
 def _row_id(dataset: DataFrame, name: str) -> Column:

@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame
 from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import changed, check_column, check_one_class, kind_of, leaf, value_of
 from sparkdl.ensembles.declarations import StackingParams
+from sparkdl.ensembles.fitted import FittedEnsemble, evaluate
 from sparkdl.ensembles.folds import Folds, summary
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Models
@@ -33,14 +34,14 @@ from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
-from sparkdl.ml.param_declaration import ValidatedParams
-from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
+from sparkdl.ml.evaluation import Metrics
+from sparkdl.ml.persistence.reader_writer import Saved, numbered
 from sparkdl.ml.report import Report
 
 _INPUTS = ("featuresCol", "inputCol", "inputCols")  # one of the first two is what meta reads
 
 
-class StackingModel(ValidatedParams, Saveable, Model):
+class StackingModel(FittedEnsemble):
     """Base models, and a meta model on their predictions.
 
     ``Stacking.fit`` returns it. One pass over the rows writes the output columns of the meta model.
@@ -106,6 +107,9 @@ class StackingModel(ValidatedParams, Saveable, Model):
             report=fields["report"],
         )
 
+    def _measured(self, dataset: DataFrame, label: Any) -> Metrics:
+        return evaluate(self.meta, self.level.of(dataset, self.models), label)
+
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return self.meta.transform(self.level.of(dataset, self.models)).drop(LEVEL_ONE)
 
@@ -117,40 +121,9 @@ class Stacking(StackingParams, EnsembleParams, Estimator[StackingModel]):
     then trains ``meta``, whose features are the predictions: probabilities of classifiers, else scores, else classes,
     and numbers of regressors.
 
-    Args:
-        bases: estimators, all classifiers or all regressors, with the same ``labelCol``.
-
     Raises:
         InvalidInput: a Param has an invalid value.
     """
-
-    def _take(self, values: dict[str, Any]) -> None:
-        self.setBases(values.get("bases") or [])
-        super()._take({name: value for name, value in values.items() if name != "bases"})
-
-    def bases(self) -> list[Estimator[Any]]:
-        """The bases, followed by the meta estimator if it is set."""
-        meta = self.getMeta()
-        return [*self._bases, *([] if meta is None else [meta])]
-
-    def with_bases(self, bases: list[Estimator[Any]]) -> Stacking:
-        """Set the bases, followed by the meta estimator if it is set."""
-        if self.getMeta() is None:
-            return self.setBases(bases)
-        return self.setBases(bases[:-1]).setMeta(bases[-1])
-
-    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """Whether the last of the bases is the meta estimator."""
-        written, fields = super().saved()
-        return written, fields | {"meta": self.getMeta() is not None}
-
-    def with_parts(self, saved: Saved) -> Any:
-        """Set the saved bases and meta estimator."""
-        super().with_parts(saved)
-        if saved.fields["meta"]:
-            *bases, meta = self.getBases()
-            self.setBases(bases).setMeta(meta)
-        return self
 
     def _fit(self, dataset: DataFrame) -> StackingModel:
         start = time.monotonic()
@@ -181,7 +154,7 @@ class Stacking(StackingParams, EnsembleParams, Estimator[StackingModel]):
         if not bases:
             raise InvalidInput(f"bases is {bases}; expected at least one estimator, as Stacking(bases=[...]).")
         kinds = set(map(kind_of, bases))
-        check_one_class(self.bases(), dataset)
+        check_one_class(self.base_estimators(), dataset)
         if len(kinds) > 1:
             raise InvalidInput(
                 f"bases are of several kinds: {', '.join(f'{base.uid} is a {kind_of(base)}' for base in bases)}; "
@@ -196,17 +169,6 @@ class Stacking(StackingParams, EnsembleParams, Estimator[StackingModel]):
             raise InvalidInput(f"labelCol is {label}; several labels expect a PyTorch estimator as Stacking(meta=...).")
         default = LogisticRegression if "classifier" in kinds else LinearRegression
         return label, _reading(default() if meta is None else meta, label)
-
-    def getBases(self) -> list[Estimator[Any]]:
-        """The bases."""
-        return list(self._bases)
-
-    def setBases(self, value: Sequence[Estimator[Any]]) -> Stacking:
-        """Set the bases."""
-        if isinstance(value, Estimator) or not all(isinstance(base, Estimator) for base in value):
-            raise InvalidInput(f"bases is {value!r}; expected a list of pyspark.ml Estimators.")
-        self._bases = list(value)
-        return self
 
 
 def level_one(rows: DataFrame, folds: Folds, models: Sequence[Model], level: LevelOne) -> DataFrame:

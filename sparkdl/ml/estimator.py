@@ -41,7 +41,6 @@ from sparkdl.spark.slots.capacity import check_setting
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import choose_shards, choose_workers
 from sparkdl.spark.warm_up import warm_up
-from sparkdl.telemetry.bottlenecks import with_startup
 from sparkdl.training.labels import Classes
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
@@ -80,6 +79,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         chosen = None if self.getNumWorkers() is not None else self._choose_workers(fit)
         sized = self if chosen is None else self.copy()._set(numWorkers=chosen)
         watch = Watch(fit.run, sized, trackers=self.getTrackers(), events=self.getTelemetry(), unit=unit)
+        watch.phases.start -= time.monotonic() - start
         cluster = SparkCluster(
             fit.data.sparkSession,
             sized.getNumWorkers() or 1,
@@ -98,10 +98,10 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         before = time.monotonic() - start
         with watch:
             fitted = (fit_gang if fit.algorithm is None else fit_rounds)(fit, cluster, watch)
-        values = fitted.report | {"seconds": before + fitted.report["seconds"]}
+        values = fitted.report | {"seconds": before + fitted.report["seconds"], "device": self.getDevice()}
         if fit.class_weights is not None:
             values["class_weights"] = fit.class_weights
-        report = watch.report(fitted.history, with_startup(values) if fit.algorithm is None else values)
+        report = watch.report(fitted.history, values)
         model = self.make_model(replace(fitted, report=report), fit.training.objective.model)
         model.columnTypes = dict(dataset.dtypes)
         watch.finish(model)
@@ -193,6 +193,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             ignored=getattr(loss, "ignore_index", None),
             **vars(fitted),
         )
+        if self._kind == "estimator":
+            model.evaluated = {"loss": self.getLoss(), "metrics": self.getMetrics()}
         # As in pyspark: transform() accepts a map with Params of the estimator, so the model takes over its uid.
         copied = self._copyValues(model._resetUid(self.uid))
         copied.clear(copied.device)  # tasks that score need no GPU of their own

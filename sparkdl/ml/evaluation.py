@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from operator import and_
@@ -43,8 +43,27 @@ class OutputColumns:
         return bool({self.probability, self.raw_prediction} & set(predictions.columns))
 
 
-@dataclass(frozen=True)
-class ClassifierMetrics:
+class Metrics:
+    """Metrics of predictions: ``str`` is their text, and ``repr`` begins with the most important ones."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.figures().items())})"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def figures(self) -> dict[str, Any]:
+        """The metrics as JSON values, the most important ones first."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """The available metrics, a line each."""
+        figures = self.figures().items()
+        return "\n".join(f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in figures)
+
+
+@dataclass(frozen=True, repr=False)
+class ClassifierMetrics(Metrics):
     """Metrics of a classifier's predictions.
 
     Attributes:
@@ -92,7 +111,7 @@ class ClassifierMetrics:
         """The metrics as JSON values; the confusion matrix has a row per label and a column per prediction."""
         indices = self._indices
         matrix = [[self.counts.get((label, prediction), 0) for prediction in indices] for label in indices]
-        names = ("rows", "ignored", "accuracy", "macro_f1", "log_loss", "auc")
+        names = ("accuracy", "macro_f1", "log_loss", "auc", "rows", "ignored")
         return {name: getattr(self, name) for name in names} | {"confusion": {"classes": indices, "counts": matrix}}
 
     def text(self) -> str:
@@ -114,8 +133,8 @@ class ClassifierMetrics:
         return "\n".join([first, *metrics, "", heading, *lines])
 
 
-@dataclass(frozen=True)
-class MultilabelMetrics:
+@dataclass(frozen=True, repr=False)
+class MultilabelMetrics(Metrics):
     """Metrics of independent labels, as scikit-learn computes them. A NaN prediction is wrong, and not positive.
 
     Attributes:
@@ -139,7 +158,8 @@ class MultilabelMetrics:
 
     def figures(self) -> dict[str, Any]:
         """The metrics as JSON values."""
-        return asdict(self) | {"macro_f1": self.macro_f1}
+        names = ("subset_accuracy", "micro_f1", "macro_f1", "accuracy", "f1", "rows")
+        return {name: getattr(self, name) for name in names}
 
     def text(self) -> str:
         """The metrics of all labels, and of each if they are few."""
@@ -150,8 +170,8 @@ class MultilabelMetrics:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class RegressorMetrics:
+@dataclass(frozen=True, repr=False)
+class RegressorMetrics(Metrics):
     """Metrics of a regressor's predictions.
 
     Attributes:
@@ -168,12 +188,31 @@ class RegressorMetrics:
 
     def figures(self) -> dict[str, Any]:
         """The metrics as JSON values."""
-        return asdict(self)
+        return {"rmse": self.rmse, "mae": self.mae, "r2": self.r2, "rows": self.rows}
 
     def text(self) -> str:
         """The available metrics."""
         r2 = "" if self.r2 is None else f"\nR2 {self.r2:.4f}"
         return f"root mean squared error {self.rmse:.4g} ({self.rows} rows)\nmean absolute error {self.mae:.4g}{r2}"
+
+
+@dataclass(frozen=True, repr=False)
+class LossMetrics(Metrics):
+    """The loss and the metrics of a ``TorchEstimator``'s model, as training computes them; each row weighs 1.
+
+    Attributes:
+        loss: the loss of all rows.
+        metrics: the values of the estimator's ``metrics``, by name.
+        rows: number of rows with a label.
+    """
+
+    loss: float
+    metrics: dict[str, Any]
+    rows: int
+
+    def figures(self) -> dict[str, Any]:
+        """The metrics as JSON values."""
+        return {"loss": self.loss, **self.metrics, "rows": self.rows}
 
 
 def finite(figures: Any) -> Any:
@@ -270,15 +309,6 @@ def measure_tokens(predictions: DataFrame, label: str, columns: OutputColumns, c
     if not counts:
         raise InvalidInput(f"no row has a label from 0 to {classes - 1} in the column {label}; expected some.")
     return ClassifierMetrics(counts, ignored=sum(row[-1] for row in every) - sum(counts.values()))
-
-
-def held_out(predictions: DataFrame, label: str, columns: OutputColumns, *, classes: bool) -> str:
-    """The accuracy of a classifier, or the root mean squared error of a regressor, as text."""
-    if classes:
-        return f"held-out accuracy {count(predictions, label, columns).accuracy:.4f}"
-    return (
-        f"held-out root mean squared error {_numbers(_labelled(predictions, label, columns), label, columns).rmse:.4g}"
-    )
 
 
 def count(predictions: DataFrame, label: str, columns: OutputColumns) -> ClassifierMetrics:

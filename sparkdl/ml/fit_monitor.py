@@ -22,7 +22,7 @@ from sparkdl.ml.persistence.formatting import to_json_value
 from sparkdl.ml.report import Report
 from sparkdl.ml.run import Run
 from sparkdl.ml.tracking.tracker import TrackerContext, TrackerList
-from sparkdl.telemetry.bottlenecks import PhaseTotals, spending
+from sparkdl.telemetry.bottlenecks import PhaseTotals, spending, with_startup
 from sparkdl.telemetry.chrome_trace import write_timeline
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_log import EventLog
@@ -46,6 +46,7 @@ class Watch:
     Attributes:
         title: of the run: its class, and the name of its directory.
         logbook: receives all events.
+        phases: sums them by phase.
     """
 
     def __init__(
@@ -67,8 +68,8 @@ class Watch:
         self._calls: BackgroundQueue[Callable[[], None]] | None = None
         if trackers:  # a tracker may be slow, so it has its own queue, and nothing waits for it
             self._calls = BackgroundQueue(lambda call: call(), "sparkdl-trackers")
-        self._phases, self._unit = PhaseTotals(), unit
-        views: list[Callable[[Event], None]] = [self._progress, WorkerLogs(), self._phases, self._receive]
+        self.phases, self._unit = PhaseTotals(), unit
+        views: list[Callable[[Event], None]] = [self._progress, WorkerLogs(), self.phases, self._receive]
         self.logbook = EventLog(run.events if events else None, views)
         self._worked = False  # whether a worker or a round has reported work
 
@@ -96,9 +97,11 @@ class Watch:
     def report(self, history: list[dict[str, Any]], values: Mapping[str, Any]) -> Report:
         """Make the report of a closed run from its figures, and write history and report to the run's directory."""
         run, logbook = self._run, self.logbook
-        phases = self._phases.phases()
+        phases = self.phases.phases()
         if phases and "phases" not in values:  # tasks, unlike workers of a gang, return no sums
             values = {**values, **spending(phases, unit=self._unit)}
+        elif self._unit == "Rank":
+            values = with_startup(values, self.phases.startup())
         values = {**values, "events": logbook.received, "events_dropped": logbook.dropped}
         if logbook.dropped_at_least:
             values["events_dropped_at_least"] = True

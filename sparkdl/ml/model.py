@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
+from functools import partial, reduce
+from operator import and_
 from typing import Any
 
 from pyspark import TaskContext
 from pyspark.ml import Model
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
 from torch import nn
 
 from sparkdl.cluster.group.devices import task_device
+from sparkdl.data.columns import InputColumn, listed
+from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.ml.evaluation import (
-    ClassifierMetrics,
-    MultilabelMetrics,
-    OutputColumns,
-    RegressorMetrics,
-    measure,
-    measure_labels,
-    measure_tokens,
-)
+from sparkdl.ml.evaluation import LossMetrics, Metrics, OutputColumns, measure, measure_labels, measure_tokens
 from sparkdl.ml.inference.broadcast import ModelBroadcast
 from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.inference.predictor import Predictor
@@ -33,14 +30,19 @@ from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.params import OutputParams
 from sparkdl.ml.persistence.architecture import save_architecture
 from sparkdl.ml.persistence.export import Signature
+from sparkdl.ml.persistence.factory import NO_TRUST
 from sparkdl.ml.persistence.onnx import to_onnx
+from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
 from sparkdl.ml.report import Report, TrainingSummary
-from sparkdl.spark.columns import check_frame
+from sparkdl.rounds.evaluate import Validation
+from sparkdl.rounds.parameters import weights_of
+from sparkdl.spark.cluster import SparkCluster
+from sparkdl.spark.columns import check_frame, col
 from sparkdl.spark.jvm import qualify
 from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
 from sparkdl.training.labels import IGNORED
-from sparkdl.training.objective import ModelFactory, OutputKind
+from sparkdl.training.objective import ModelFactory, Objective, OutputKind
 
 
 class TorchModel(OutputParams, Saveable, Model):
@@ -88,6 +90,8 @@ class TorchModel(OutputParams, Saveable, Model):
         self._shipment = ModelBroadcast()
         self._loaded: CachedModel | None = None
         self.columnTypes: dict[str, str] = {}
+        self.evaluated: dict[str, Any] = {}
+        self._trust = NO_TRUST
         self.history, self.report = history or [], Report.of(report, history)
 
     @property
@@ -128,23 +132,25 @@ class TorchModel(OutputParams, Saveable, Model):
         parameters = sum(parameter.numel() for parameter in self.module().parameters())
         return TrainingSummary.of(self.history, self.report, parameters)
 
-    def evaluate(self, dataset: DataFrame) -> ClassifierMetrics | MultilabelMetrics | RegressorMetrics:
+    def evaluate(self, dataset: DataFrame) -> Metrics:
         """Compute the metrics of the predictions over the rows that have a label in ``labelCol``.
 
         A classifier needs its ``probabilityCol`` for the log loss and the AUC. Of tokens or pixels, each with a label
         from 0 to ``numClasses - 1`` counts, and there is no log loss. Rows, tokens and pixels with the label
-        ``ignoredLabel`` are left out, and counted as ``ignored``.
+        ``ignoredLabel`` are left out, and counted as ``ignored``. The model of a ``TorchEstimator`` computes its
+        ``loss`` and ``metrics`` in a job of its own.
+
+        Returns:
+            ``ClassifierMetrics``, ``MultilabelMetrics``, ``RegressorMetrics``, or ``LossMetrics`` of a
+            ``TorchEstimator``.
 
         Raises:
-            InvalidInput: the model is neither a classifier nor a regressor, ``labelCol`` is no column of such labels,
-                or no row has a label.
+            InvalidInput: ``labelCol`` is no column of such labels, no row has a label, or the loss of a
+                ``TorchEstimator`` is unknown.
         """
         label = self.getLabelCol()
         if self._kind == "estimator":
-            raise InvalidInput(
-                "the model of a TorchEstimator has no metrics of its own; expected the model of a TorchClassifier or a "
-                "TorchRegressor. The estimator's metrics are in model.history."
-            )
+            return self._evaluate_loss(dataset, label)
         columns = OutputColumns(self.getPredictionCol(), self.getProbabilityCol(), ignored=self.ignoredLabel)
         if self._kind == "multilabel" and label is not None:
             return measure_labels(self.transform(dataset), label, columns)
@@ -153,6 +159,30 @@ class TorchModel(OutputParams, Saveable, Model):
         if self._trained.dims:
             return measure_tokens(self.transform(dataset), label, columns, self.numClasses or 0)
         return measure(self.transform(dataset), label, columns, classes=self._kind == "classifier")
+
+    def _evaluate_loss(self, dataset: DataFrame, label: str | list[str] | None) -> LossMetrics:
+        if not self.evaluated:
+            raise InvalidInput(
+                "the loss of this TorchEstimator's model is unknown: fit did not train it, or save found no name for "
+                "its loss or a metric. Expected an nn module, or a function of a module that can be imported."
+            )
+        check_frame(dataset)
+        live, scorer = "loss" in self.evaluated, self._scorer()  # a loaded model has a description
+        evaluated = self.evaluated if live else allowed_types("loss").resolve(self.evaluated, self._trust)
+        objective = Objective(scorer.factory, precision=scorer.precision, **evaluated)
+        target: Any = self.described_label(label, None) if isinstance(label, str) else None
+        if isinstance(label, list):
+            target = tuple(InputColumn(name, scorer.columns.floating) for name in label)
+        columns = replace(scorer.columns, target=target)
+        if missing := [column.name for column in columns.targets if column.name not in dataset.columns]:
+            raise InvalidInput(f"there is no label column {listed(missing)}; the data has {listed(dataset.columns)}.")
+        rows = dataset.where(reduce(and_, [col(column.name).isNotNull() for column in columns.targets], lit(True)))
+        transforms = Transforms(scorer.collate, None, objective.criterion().denominators)
+        cluster = SparkCluster(dataset.sparkSession, 1, device=scorer.device, title="sparkdl: evaluate")
+        with cluster.map_reduce(rows, columns, shuffle=False) as jobs:
+            validation = Validation(objective, transforms, validation=False)
+            values = validation.measure(jobs, weights_of(scorer.module()))
+            return LossMetrics(values.pop("loss"), values, sum(jobs.shard_rows))
 
     def predict(self, data: Any) -> Any:
         """Predict in this process, without a Spark session, the columns that ``transform`` adds.
@@ -189,8 +219,14 @@ class TorchModel(OutputParams, Saveable, Model):
         """The files of the architecture, and the JSON fields of the constructor."""
         trained, program = self._trained, partial(self._trained.program, self.getColumnSpecs())
         written, fields = save_architecture(trained.factory, trained.weights, self.module, program)
+        evaluated = self.evaluated
+        if "loss" in evaluated:
+            try:
+                evaluated = allowed_types("loss").describe(evaluated)
+            except NotDescribable:  # a pickle would have to be trusted, also by programs that only predict
+                evaluated = {}
         own = {name: getattr(self, name) for name in ("history", "report", "columnTypes")}
-        return written, fields | trained.fields() | own
+        return written, fields | trained.fields() | own | {"evaluated": evaluated}
 
     @classmethod
     def restored(cls, saved: Saved) -> TorchModel:
@@ -198,6 +234,7 @@ class TorchModel(OutputParams, Saveable, Model):
         fields = {name: saved.fields[name] for name in ("history", "report")}
         model = cls(**vars(TrainedModule.load(saved)), **fields)
         model.columnTypes = saved.fields.get("columnTypes", {})
+        model.evaluated, model._trust = saved.fields.get("evaluated", {}), saved.trust
         return model
 
     def withOutputs(self, layer: str) -> TorchModel:

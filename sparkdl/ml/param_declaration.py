@@ -177,9 +177,6 @@ class ValidatedParams(Params):
 class ConstructedParams(ValidatedParams):
     """Params with generated keyword arguments of the constructor and of ``setParams``."""
 
-    class Arguments:
-        """Annotations of the constructor's arguments that are no Params; their default is None."""
-
     _input_kwargs: dict[str, Any]  # the constructor's arguments, as pyspark's keyword_only leaves them
 
     def __init__(self, **values: Any) -> None:
@@ -198,11 +195,8 @@ class ConstructedParams(ValidatedParams):
 
     @classmethod
     def arguments(cls) -> dict[str, inspect.Parameter]:
-        """The constructor's arguments by name: those of ``Arguments``, and the Params."""
-        others = inspect.get_annotations(cls.Arguments, eval_str=True)
-        return {name: _argument(name, None, kind) for name, kind in others.items()} | {
-            name: param.argument for name, param in cls.declared().items()
-        }
+        """The constructor's arguments by name."""
+        return {name: param.argument for name, param in cls.declared().items()}
 
     def _set_params(self: Constructed, **values: Any) -> Constructed:
         """Set several Params by their setters; None turns off a Param that has a default.

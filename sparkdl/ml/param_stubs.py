@@ -62,8 +62,7 @@ def _class(node: ast.ClassDef, kind: type[ValidatedParams], extended: set[str]) 
     for declared in own_params(kind):
         yield f"    {declared.name}: {_annotation(kind, declared.name)}"
     if issubclass(kind, ConstructedParams) and node.name not in extended:  # an extended class is never constructed
-        others = [f"{name}: {values} = None" for name, values in inspect.get_annotations(kind.Arguments).items()]
-        arguments = ", ".join([*others, *(_argument(kind, declared) for declared in kind.declared().values())])
+        arguments = ", ".join(_argument(kind, declared) for declared in kind.declared().values())
         for name, returned in (("__init__", "None"), ("setParams", "Self")):
             yield f"    def {name}(self, *, {arguments}) -> {returned}: ..."
     for declared in own_params(kind):

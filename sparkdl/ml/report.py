@@ -11,6 +11,7 @@ from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.telemetry.bottlenecks import spending
+from sparkdl.telemetry.html.run_data import RunData
 from sparkdl.training.spec import Trained
 
 
@@ -25,8 +26,8 @@ def make_report(workers: list[Trained], seconds: float, supervisor: Supervisor) 
         "bytes": sum(report["bytes_per_step"] for report in reports) * last["step"],
         "restarts": len(supervisor.failures),
         "workers": list(supervisor.sizes),
-        "best_epoch": reports[0]["best_epoch"],
-        "stop_reason": reports[0]["stop_reason"],
+        **{name: reports[0][name] for name in ("best_epoch", "keeps_best", "stop_reason")},
+        "validation_rows": sum(report["validation_rows"] for report in reports),
         **shares("rows_by_rank", [report["rows"] for report in reports]),
         **(spending(phases, [report["host"] for report in reports]) if all(phases) else {}),
     }
@@ -42,56 +43,82 @@ def shares(name: str, rows: list[int]) -> dict[str, Any]:
     return {"rows": sum(rows), name: rows, "skew": max(rows) * len(rows) / max(sum(rows), 1)}
 
 
+_COUNTS = ("step", "samples", "seconds", "rows_per_second", "best")  # of a history row, beside its metrics
+
+
 @dataclass(frozen=True)
 class TrainingSummary:
-    """The figures of a training; ``str`` has them as a table.
+    """The figures of a fit; ``str`` has those that are known as a table.
 
     Attributes:
-        rows: training and validation rows.
-        parameters: numbers of the module's weights, without its buffers.
-        seconds: of the run, with those of earlier fits in its ``runDir`` until their last checkpoints.
-        restarts: of the run: failed attempts, and fits that resumed it.
-        startup_seconds: of the fit, in which no worker took steps; None for rounds and without telemetry.
-        train_seconds: in which workers trained.
-        epochs: epochs, or rounds, of the history.
-        best_epoch: the epoch, or round, whose weights the model has; None for the last.
+        rows: training and validation rows; None if unknown.
+        parameters: numbers of the module's weights, without its buffers; None of an ensemble.
+        seconds: of the whole fit, with the seconds of earlier fits in its ``runDir`` until their last checkpoints.
+        restarts: failed attempts, and fits that resumed the run; 0 of an ensemble.
+        startup_seconds: of the fit, in which no worker took steps; None of an ensemble and without telemetry.
+        train_seconds: in which workers trained; None of an ensemble.
+        epochs: epochs, rounds, members or candidates, the rows of the history.
+        best_epoch: the epoch, round, member or candidate whose weights the model has; None for the last, or for all.
         last: the last row of the history.
+        unit: of the history's rows: ``"epoch"``, ``"round"``, ``"member"`` or ``"candidate"``.
+        metrics: of the weights that the model has: a row of the history, or figures of the whole ensemble.
+        validation_rows: the part of ``rows`` that training did not use.
+        device: of the training, ``"cpu"`` or ``"cuda"``; None of an ensemble.
     """
 
-    rows: int
-    parameters: int
+    rows: int | None
+    parameters: int | None
     seconds: float
     restarts: int
     startup_seconds: float | None
-    train_seconds: float
+    train_seconds: float | None
     epochs: int
     best_epoch: int | None
     last: Mapping[str, Any]
+    unit: str
+    metrics: Mapping[str, Any]
+    validation_rows: int
+    device: str | None
 
     @classmethod
-    def of(cls, history: Sequence[Mapping[str, Any]], report: Mapping[str, Any], parameters: int) -> TrainingSummary:
+    def of(
+        cls, history: Sequence[Mapping[str, Any]], report: Mapping[str, Any], parameters: int | None = None
+    ) -> TrainingSummary:
         """The summary of a model's history and report.
 
         Raises:
             InvalidInput: the model was not trained by an estimator.
         """
-        if not history or not report:
+        if not report:
             raise InvalidInput("the model has no summary: no estimator trained it. Expected the result of fit().")
+        run = RunData("", history=[dict(row) for row in history], report=dict(report))
+        best = run.best if report.get("keeps_best", True) else None
+        last = run.history[-1] if history else {}  # a time budget may end before the first round
+        row = next((row for row in run.history if best is not None and row.get(run.unit) == best), last)
+        if run.unit == "member" and best is None:  # the last member's metrics are not the ensemble's
+            row = {"oob_score": report.get("oob_score")}
+        members = {f"members {name}": len(report[name]) for name in ("trained", "restored") if name in report}
         return cls(
-            report["rows"],
-            parameters,
-            report["seconds"],
-            report.get("restarts", 0),
-            report.get("startup_seconds"),
-            report["train_seconds"],
-            len(history),
-            report.get("best_epoch", report.get("best_round")),
-            dict(history[-1]),
+            **{name: report.get(name) for name in ("rows", "startup_seconds", "train_seconds", "device")},
+            parameters=parameters,
+            seconds=report["seconds"],
+            restarts=report.get("restarts", 0),
+            epochs=len(history),
+            best_epoch=best,
+            last=last,
+            unit=run.unit,
+            metrics={name: value for name, value in row.items() if name not in (*_COUNTS, run.unit)} | members,
+            validation_rows=report.get("validation_rows", 0),
         )
 
     def __str__(self) -> str:
-        figures = {name: value for name, value in {**vars(self), **self.last}.items() if name != "last"}
-        shown = {name: value for name, value in figures.items() if isinstance(value, int | float)}
+        training = None if self.rows is None else self.rows - self.validation_rows
+        figures: dict[str, Any] = {"training rows": training, "validation rows": self.validation_rows or None}
+        figures |= {"parameters": self.parameters, "device": self.device, "seconds": self.seconds}
+        figures |= {"restarts": self.restarts or None}
+        figures |= {"start-up seconds": self.startup_seconds, "training seconds": self.train_seconds}
+        figures |= {f"{self.unit}s": self.epochs or None, f"best {self.unit}": self.best_epoch, **self.metrics}
+        shown = {name: value for name, value in figures.items() if isinstance(value, int | float | str)}
         lines = [(name, f"{value:.4g}" if isinstance(value, float) else f"{value}") for name, value in shown.items()]
         width = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)

@@ -111,5 +111,7 @@ def _report(rounds: Rounds, history: list[dict[str, Any]], seconds: float) -> di
         "workers": [len(rows)],
         "rounds": len(history),
         "best_round": rounds.best,
+        "keeps_best": rounds.keep_best,
+        "validation_rows": sum(rounds.summary.validation),
         **shares("rows_by_part", rows),
     }

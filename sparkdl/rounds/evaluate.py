@@ -120,14 +120,9 @@ class Validation:
         observe(module_of(objective, state["weights"]), criterion, batches(shard, device=self.device), meter)
         return scalars(**meter.state_dict()), local_states(metrics)
 
-    def measure(self, jobs: TaskRunner, weights: Weights, number: int) -> dict[str, Any]:
-        """Evaluate a round's weights: ``valid_loss`` and ``valid_<metric>`` for its row of the history.
-
-        On training rows it returns only the metrics, by their own names.
-        """
+    def measure(self, jobs: TaskRunner, weights: Weights, number: int = 0) -> dict[str, Any]:
+        """Evaluate weights, in a round: the loss, which is NaN without weight, and the metrics by their names."""
         sums, notes = jobs.run(self, {"weights": weights}, number=number)
-        values = together(open_metrics(self.objective.metrics, _CPU), notes)
-        if not self.validation:
-            return values
-        loss = {"loss": float(sums["sum"] / sums["weight"])}  # NaN without weight
-        return {f"valid_{name}": value for name, value in (loss | values).items()}
+        return {"loss": float(sums["sum"] / sums["weight"])} | together(
+            open_metrics(self.objective.metrics, _CPU), notes
+        )

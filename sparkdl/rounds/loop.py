@@ -164,8 +164,10 @@ class Rounds:
             return after
         validated = bool(self.summary and sum(self.summary.validation))
         if validated or self.objective.metrics:
-            validation = Validation(self.objective, collate, validation=validated)
-            row = row | validation.measure(jobs, state["weights"], number)
+            values = Validation(self.objective, collate, validation=validated).measure(jobs, state["weights"], number)
+            if not validated:  # the loss of the training rows is the algorithm's
+                del values["loss"]
+            row = row | {f"{'valid_' * validated}{name}": value for name, value in values.items()}
         row = {"round": number, **row, "seconds": time.monotonic() - start}
         if self.keep_best or self.patience is not None:
             value = monitored(row, self.objective.monitor)

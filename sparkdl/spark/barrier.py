@@ -38,8 +38,8 @@ class BarrierTask:
     network: str | None  # the address or interface name that workers use; None to detect it
     names: tuple[str, ...]  # of the columns, in order of arrival
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run a worker on this task's partition; yields its outcome in chunks."""
+    def run(self, batches: Iterable[pa.RecordBatch], began: float) -> Iterator[pa.RecordBatch]:
+        """Run a worker on this task's partition; its imports ``began`` at this time. Yields its outcome in chunks."""
         freeze_imports()
         context = BarrierTaskContext.get()
         rank, tasks = context.partitionId(), [info.address for info in context.getTaskInfos()]
@@ -54,7 +54,8 @@ class BarrierTask:
         task = replace(self.task, threads=context.cpus(), gpus=assigned_gpus(context))
         with _interruptible():
             named = (batch.rename_columns(list(self.names)) for batch in batches)
-            outcome = run_worker(task, rank, address, exchange, named, directory=local_directory(os.getpid()))
+            folder = local_directory(os.getpid())
+            outcome = run_worker(task, rank, address, exchange, named, directory=folder, began=began)
         if rendezvous.given_up and outcome.failure is not None:
             # Raise, so that Spark ends the stage: the job would otherwise wait for the absent workers.
             raise outcome.failure.error()

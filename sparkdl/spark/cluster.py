@@ -31,6 +31,7 @@ from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS, job_description
+from sparkdl.spark.python_worker import PickledTask
 from sparkdl.spark.slots.capacity import (
     check,
     check_encryption,
@@ -171,7 +172,7 @@ class SparkCluster:
         with channel as endpoint, closing(book), job_description(self._spark, title):
             if endpoint is not None and self._spark.sparkContext in _reached:  # else it may be that no event arrives
                 watch.is_silent = lambda seconds: not failures.started and seconds > self._timeout
-            worker = BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))
+            worker = PickledTask(ship(BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))))
             rows = numbered(frame).mapInArrow(
                 worker.run, SCHEMA, barrier=True, profile=self._requests.profile(self._spark)
             )

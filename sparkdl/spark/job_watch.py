@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.io.threads import watching
-from sparkdl.spark.slots.capacity import Report
+
+Report = Callable[[str, float], None]
+"""Called with the awaited resource and the seconds waited so far."""
 
 
 @contextmanager

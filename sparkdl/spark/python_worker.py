@@ -5,9 +5,27 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from pyspark import TaskContext
+
+from sparkdl.io.pickling import unship
+
+
+@dataclass(frozen=True)
+class PickledTask:
+    """A task whose modules, such as torch, are imported when it runs, so that the import can be timed."""
+
+    packed: bytes
+
+    def run(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Run the task, which gets the time when the imports began, in unix seconds."""
+        began = time.time()
+        yield from unship(self.packed).run(batches, began)
 
 
 @cache

@@ -12,7 +12,8 @@ seconds of another rank are its wait for the slowest.
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,17 @@ BOUND = 0.3
 """Share of the time from which a phase counts as the bottleneck."""
 NOTED = 0.1
 """Share of the time from which the verdict mentions checkpoints, validation, callbacks and other work."""
+
+_DAEMON = "load PyTorch beside other work, by spark.python.daemon.module=sparkdl.spark.python_daemon and warm_up()"
+STARTUP = {
+    "session": "reuse the Spark session, whose executors have started",
+    "workers": f"persist the rows that Spark shuffles before workers start, and {_DAEMON}",
+    "imports": _DAEMON,
+    "feed": "store the features as one array column",
+    "other": "train longer, or several models in one session",
+}
+"""What shortens each phase of a gang's start-up: the driver prepares the fit; tasks start; they import PyTorch; they
+write their rows to disk; and the rest, such as restarts, and the weights on their way back."""
 
 _COMPUTING = ("forward", "backward", "update")
 _PHRASES = {
@@ -88,20 +100,22 @@ def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *,
     return " ".join([*sentences, *(f"{shares[name]:.0%} goes into {phrase}." for name, phrase in rare)])
 
 
-def with_startup(report: Mapping[str, Any]) -> dict[str, Any]:
+def with_startup(report: Mapping[str, Any], parts: Mapping[str, float]) -> dict[str, Any]:
     """A gang's report with ``startup_seconds``, in which no worker took steps; the verdict names a large share.
 
-    They are the ``seconds`` of the fit without those of the busiest rank's steps: Spark's jobs, Python and torch on the
-    executors, the rows on their way to the workers, restarts, and the weights on their way back.
+    They are the ``seconds`` of the fit without those of the busiest rank's steps. ``startup`` has them by phase: those
+    of ``parts``, and ``other``.
     """
     phases, seconds = report.get("phases_by_rank"), report["seconds"]
     if not phases:
         return dict(report)
     startup = max(0.0, seconds - max(sum(spent.values()) for spent in phases))
-    share, words = startup / max(seconds, 1e-9), report["verdict"]
+    by_phase = {**parts, "other": max(0.0, round(startup - sum(parts.values()), 3))}
+    share, words, most = startup / max(seconds, 1e-9), report["verdict"], max(by_phase, key=by_phase.__getitem__)
     if share >= BOUND:
-        words = f"Start-up takes {share:.0%} of this fit's {seconds:.1f} s. In the steps: {words}"
-    return {**report, "startup_seconds": startup, "verdict": words}
+        steps = f" In the steps: {words}" if share < 0.5 else ""  # else faster steps hardly matter
+        words = f"Start-up takes {share:.0%} of this fit's {seconds:.1f} s, most of it {most}: {STARTUP[most]}.{steps}"
+    return {**report, "startup_seconds": startup, "startup": by_phase, "verdict": words}
 
 
 def _bound(shares: Mapping[str, float], ranks: int) -> str:
@@ -130,17 +144,36 @@ def _median(values: Sequence[float]) -> float:
 
 
 class PhaseTotals:
-    """A listener that sums the step events of tasks, whose results carry no sums."""
+    """A listener that sums the step events of tasks, whose results carry no sums, and a gang's start-up by phase."""
 
     def __init__(self) -> None:
+        self.start = time.time()  # of the fit
+        self._begun: dict[int, float] = {}  # each attempt
         self._by_rank: dict[int, Counter[str]] = {}
+        self._startup: defaultdict[tuple[str, int], dict[int, float]] = defaultdict(dict)  # by phase and attempt
 
     def __call__(self, event: Event) -> None:
-        """Take an event; only step events count."""
+        """Take an event."""
         if event.kind == "step" and sound(event):
             self._by_rank.setdefault(event.rank, Counter()).update(event.payload["seconds"])
+        at, phase, rank = event.received or event.time, event.payload.get("name"), event.rank
+        if event.kind == "attempt":
+            self._begun[event.attempt] = at
+        elif event.kind == "started":  # after imports
+            before = self._startup["imports", event.attempt].get(rank, 0.0)
+            self._startup["workers", event.attempt][rank] = at - self._begun.get(event.attempt, at) - before
+        elif event.kind == "span" and phase in STARTUP and sound(event):
+            spent = self._startup[phase, event.attempt]
+            spent[rank] = spent.get(rank, 0.0) + event.payload["seconds"]
 
     def phases(self) -> list[dict[str, float]]:
         """Seconds by phase of every rank; empty for a rank without step events."""
         count = max(self._by_rank, default=-1) + 1
         return [dict(self._by_rank.get(rank, {})) for rank in range(count)]
+
+    def startup(self) -> dict[str, float]:
+        """Seconds of each phase of the start-up but ``other``, summed over attempts; the slowest rank counts."""
+        sums = dict.fromkeys(STARTUP, 0.0) | {"session": min(self._begun.values(), default=self.start) - self.start}
+        for (phase, _), seconds in self._startup.items():
+            sums[phase] += max(seconds.values(), default=0.0)
+        return {phase: max(0.0, round(spent, 3)) for phase, spent in sums.items() if phase != "other"}

@@ -200,7 +200,6 @@ class Recorder:
         self._drop(self._route.close())
 
     def _rung(self, linger: float) -> bool:
-        """Wait at most ``linger`` seconds for the bell; returns whether the recorder was closed."""
         closed = False
         with contextlib.suppress(queue.Empty):
             closed = self._bell.get(timeout=linger)

@@ -37,7 +37,7 @@ class Rows:
         validation: the validation rows; None without a validation column.
         cache: all rows on the device; None if batches are copied from the host.
         share: this worker's fraction of all training rows.
-        report: ``rows``, and ``feed_wait_seconds``, the time that training waited for batches.
+        report: ``rows``, ``validation_rows``, and ``feed_wait_seconds``, the time that training waited for batches.
 
     Raises:
         InvalidInput: training or validation rows are missing, or a label is invalid.
@@ -53,6 +53,7 @@ class Rows:
         self.cache: DeviceCache | None = None
         shard, self.validation = _split(shard.with_denominators(criterion.denominators), group)
         self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle, training.drop_last)
+        self.report["validation_rows"] = 0 if self.validation is None else self.validation.rows
         transforms = Transforms(training.collate, training.augment, criterion.denominators)
         held_out = None if self.validation is None else self.validation.mass()
         masses = group.gather((shard.denominators is not None, shard.mass(), held_out))

@@ -71,7 +71,7 @@ class GangEarlyStopping:
     def __init__(self, group: Group, epochs: EarlyStopping, *, keep: bool) -> None:
         self.reason: str | None = None  # why training stops before the last epoch
         self.epochs = epochs
-        self._group, self._keep = group, keep
+        self._group, self.keep = group, keep
 
     @property
     def finished(self) -> bool:
@@ -81,7 +81,7 @@ class GangEarlyStopping:
     def after(self, epoch: int, value: float, module: nn.Module) -> None:
         """Record an epoch, from 1, with its monitored value, the same on every worker, and its weights."""
         stop = False
-        if self._keep:
+        if self.keep:
             stop = self.epochs.after(epoch, value, lambda: b"" if self._group.rank else pack(module))
         elif self.epochs.patience is not None:
             stop = self.epochs.after(epoch, value)

@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 import torch
@@ -47,6 +48,8 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
     """
     group = world.group()
     with _seeded(training.seed, world), tf32(wanted=training.objective.tf32, device=world.device):
+        with span("imports"):
+            import_module("torch._dynamo")  # which the first optimizer of a process imports
         with span("set up"):
             rows = Rows(shard, group, training, world.device)
             objective = training.objective.for_run(rows.plan.steps, training.epochs)

@@ -134,7 +134,8 @@ class TrainingMonitor:
             InvalidInput: a callback stops or logs in it.
         """
         stopping = self.state.stopping
-        self.state.report |= {"best_epoch": stopping.epochs.best, "stop_reason": stopping.reason}
+        best = {"best_epoch": stopping.epochs.best, "keeps_best": stopping.keep}
+        self.state.report |= {**best, "stop_reason": stopping.reason}
         self._call("on_end")
         if self.state.requests != Requests():
             raise InvalidInput(

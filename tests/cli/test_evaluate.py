@@ -150,7 +150,7 @@ def test_labels(job, saved, rows):
 def test_raw_outputs_cannot_be_evaluated(job, saved, rows):
     path = saved(nets.Autoencoder, "estimator")
     code, printed = job("evaluate", "--model", path, "--data.path", rows, "--label", "value")
-    assert (code, "prediction is the model's raw output" in printed) == (2, True)
+    assert (code, "the loss of this TorchEstimator's model is unknown" in printed) == (2, True)
 
 
 def test_rows_of_every_format_table_and_query(spark, tmp_path):

@@ -40,6 +40,10 @@ def test_good_candidate_is_best(data, metric):
     assert [row["best"] for row in model.history] == [False, True, False]
     expected = np.linalg.lstsq(np.c_[X, np.ones(ROWS)], Y, rcond=None)[0]
     np.testing.assert_allclose(model.bestModel.coefficients.toArray(), expected[:3])
+    predicted = np.c_[X, np.ones(ROWS)] @ expected
+    np.testing.assert_allclose(model.predict({"features": X})["prediction"], predicted)
+    assert model.evaluate(data).rmse == pytest.approx(np.sqrt(np.mean((Y - predicted) ** 2)))
+    assert (model.summary.best_epoch, model.summary.metrics["metric"]) == (1, model.avgMetrics[1])
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from tests.ml import nets
 
 
 def described(ensemble):
-    return configuration(ensemble, ensemble.bases(), "3 rows, 7")
+    return configuration(ensemble, ensemble.base_estimators(), "3 rows, 7")
 
 
 def tree(depth=2, **given):

@@ -61,6 +61,12 @@ def both_ways(models, names, rows, **given):
         made = EnsembleModel(each, **{name: value for name, value in given.items() if name != "thresholds"})
         made.setThresholds(given.get("thresholds")).setDisagreementCol("apart" if "apart" in names else "")
         results.append((outputs(made, rows, *names), made.transform(rows).schema))
+        predicted = made.predict(rows.toPandas())
+        assert [*predicted] == [
+            name for name in ("prediction", "probability", "rawPrediction", "apart") if name in names
+        ]
+        for name, values in zip(names, results[-1][0], strict=True):
+            np.testing.assert_allclose(np.stack([*predicted[name]]), values, rtol=1e-6, atol=1e-7)
     (together, schema), (apart, other) = results
     for one, another in zip(together, apart, strict=True):
         np.testing.assert_allclose(one, another, rtol=1e-5, atol=1e-6)
@@ -176,6 +182,10 @@ def test_means_and_sums_are_equal_both_ways(spark, factories, given, types):
         np.testing.assert_allclose(apart, np.sqrt(shares @ ((numbers - expected) ** 2).mean(-1)), **exact)
         weights = [-1.0, 2.0, 0.1]
         ((total,), _) = both_ways(models, ["prediction"], data(), rule="sum", weights=weights, intercept=5.0)
+        if factories[0] is nets.Autoencoder:
+            models[0].setLabelCol("x").evaluated = {"loss": nn.L1Loss(), "metrics": {}}
+            made = EnsembleModel(models, rule="mean", weights=WEIGHTS).setDisagreementCol("apart")
+            assert made.evaluate(data()).loss == pytest.approx(np.abs(X - expected).mean())
         np.testing.assert_allclose(total.reshape(50, -1), 5 + np.tensordot(weights, numbers, 1), **exact)
 
 
@@ -260,6 +270,9 @@ def test_members_of_any_library_vote(spark, mixed, rule):
     np.testing.assert_array_equal(prediction, expected.argmax(1))
     others = np.stack([classes for _, classes in each]) != prediction
     np.testing.assert_allclose(apart, np.dot(weights, others) / sum(weights), rtol=1e-10)
+    table = made.predict(rows.withColumn("features", F.col("x")).toArrow())
+    np.testing.assert_array_equal(table["apart"], apart)
+    assert made.evaluate(rows).accuracy == np.mean(prediction == [row["label"] for row in rows.collect()])
 
 
 def test_members_without_probabilities_vote_hard(spark, mixed):

@@ -51,6 +51,12 @@ def test_members_of_an_earlier_version_had_other_validation_rows(given, tmp_path
 NONE = StorageLevel.NONE
 
 
+def with_base(ensemble):
+    """A copy with a base."""
+    base = LinearRegression()
+    return ensemble.copy()._set(**({"bases": [base]} if isinstance(ensemble, Stacking) else {"base": base}))
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -71,7 +77,7 @@ def test_rows_are_persisted_while_members_depend_on_their_numbers(given, tmp_pat
     if level != NONE:
         given.persist(level)
     stored = ensemble.getRunDir() is not None
-    made = ensemble.copy().with_bases([LinearRegression()]).setRunDir(str(tmp_path) if stored else None)
+    made = with_base(ensemble).setRunDir(str(tmp_path) if stored else None)
     ends = pytest.raises(LookupError, match="on purpose") if fails else nullcontext()
     with ends, made.running(given) as (rows, plan):
         assert rows.storageLevel.useDisk == persisted
@@ -104,7 +110,7 @@ def test_numbers_that_change_while_members_train_raise(spark, tmp_path, ensemble
     at_random = F.expr("reflect('java.util.UUID', 'randomUUID')")  # the plan holds no seed
     unordered = frame({"x": np.arange(20)}).withColumn("u", at_random).orderBy("u").drop("u")
     directory = str(tmp_path / "run") if stored else None
-    made = ensemble.copy().with_bases([LinearRegression()]).setRunDir(directory)
+    made = with_base(ensemble).setRunDir(directory)
     message = f"row numbers changed while members trained: {message}"
     message += f".* Also delete '{directory}'" if stored else ""
     with pytest.raises(SparkdlError, match=message), made.running(unordered) as (rows, _):
@@ -184,10 +190,10 @@ def test_copies_have_their_own_bases(spark, make):
     tree = DecisionTreeRegressor(maxDepth=2)
     first = make(tree).setIdCol("id")
     other = first.copy({tree.maxDepth: 5, first.seed: 7})
-    assert (first.bases()[-1].getMaxDepth(), first.getSeed()) == (2, 0)
-    assert (other.bases()[-1].getMaxDepth(), other.getSeed()) == (5, 7)
+    assert (first.base_estimators()[-1].getMaxDepth(), first.getSeed()) == (2, 0)
+    assert (other.base_estimators()[-1].getMaxDepth(), other.getSeed()) == (5, 7)
     assert (other.uid, other.getIdCol()) == (first.uid, "id")
-    assert [base.uid for base in other.bases()] == [base.uid for base in first.bases()]
+    assert [base.uid for base in other.base_estimators()] == [base.uid for base in first.base_estimators()]
 
 
 def test_copies_have_their_own_evaluator(spark):

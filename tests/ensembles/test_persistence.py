@@ -149,17 +149,17 @@ def test_estimator_is_saved_with_its_bases_and_needs_trust(spark, tmp_path):
     evaluator = MulticlassClassificationEvaluator(metricName="accuracy")
     ensemble, path = BestOf(candidates=candidates, evaluator=evaluator, seed=7, runDir="here"), tmp_path / "best"
     ensemble.save(str(path))
-    assert {entry.name for entry in path.iterdir()} == {"metadata", "bases", "params"}
+    assert {entry.name for entry in path.iterdir()} == {"metadata", "params"}
     loaded = BestOf.load(str(path))
     assert (loaded.uid, loaded.getSeed(), loaded.getRunDir()) == (ensemble.uid, 7, "here")
     assert loaded.getEvaluator().getMetricName() == "accuracy"
-    network, other, pipeline = loaded.bases()
+    network, other, pipeline = loaded.getCandidates()
     assert (network.uid, network.getModel(), network.getEpochs()) == (candidates[0].uid, nets.scores, 3)
     assert (other.getRegParam(), pipeline.getStages()[0].getModel()) == (0.25, nets.digits)
     base = in_pipeline(TorchClassifier(model=lambda: nets.mlp(3, outputs=3)), Pipeline)
-    ensemble.with_bases([base]).write().overwrite().save(str(path))
+    ensemble.setCandidates([base]).write().overwrite().save(str(path))
     with pytest.raises(InvalidInput, match=r"has pickled parts, .*\['model'\]"):
         BestOf.load(str(path))
-    (again,) = BestOf.read().trust().load(str(path)).bases()
+    (again,) = BestOf.read().trust().load(str(path)).getCandidates()
     assert (type(again), again.uid) == (Pipeline, base.uid)
     assert isinstance(leaf(again).getModel()(), nets.nn.Module)

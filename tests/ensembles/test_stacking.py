@@ -97,6 +97,9 @@ def test_linear_stacking_equals_scikit_learn(data, passthrough):
     expected = StackingRegressor(bases, line, cv=PredefinedSplit(fold_of(4, 6)), passthrough=passthrough).fit(X, Y)
     model = linear(meta=None, numFolds=4, seed=6, passthrough=passthrough, parallelism=2).fit(data)
     np.testing.assert_allclose(outputs(model, data, "prediction")[0], expected.predict(X), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(model.predict(data.toPandas())["prediction"], expected.predict(X), rtol=1e-6, atol=1e-6)
+    assert model.evaluate(data).r2 == pytest.approx(expected.score(X, Y))
+    assert model.summary.rows == ROWS
 
 
 @pytest.mark.slow
@@ -229,7 +232,7 @@ def test_fits_repeat_restore_and_are_saved(data, tmp_path):
     assert features[0] == features[1] != features[2]
     stacking.save(str(tmp_path / "estimator"))
     loaded = Stacking.load(str(tmp_path / "estimator"))
-    assert [each.uid for each in loaded.bases()] == [each.uid for each in stacking.bases()]
+    assert [each.uid for each in loaded.base_estimators()] == [each.uid for each in stacking.base_estimators()]
     assert (loaded.getMeta().uid, loaded.getPassthrough(), loaded.getNumFolds()) == (stacking.getMeta().uid, True, 2)
     assert (loaded.uid, loaded.getIdCol()) == (stacking.uid, "row")
     linear(meta=None).save(str(tmp_path / "other"))

@@ -23,7 +23,7 @@ from benchmarks.federated import digits
 from benchmarks.memory.main import anonymous
 from examples.adult_net import Perceptron
 from sparkdl import SparkCluster, TorchClassifier
-from sparkdl.cli.saved_models import output_columns
+from sparkdl.ensembles.fitted import output_columns
 from sparkdl.io.threads import watching
 from sparkdl.ml.evaluation import measure
 from tests.contracts import work

@@ -61,7 +61,7 @@ class TestAllReduceOnSpark(SynchronousContract):
 class Counting(BarrierTask):
     """Fails unless a worker calls ``allGather`` once if it has no endpoint, else never: a call costs a second."""
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(self, batches: Iterable[pa.RecordBatch], began: float) -> Iterator[pa.RecordBatch]:
         gather, calls = BarrierTaskContext.allGather, list[str]()
 
         def counted(context: BarrierTaskContext, message: str = "") -> list[str]:
@@ -69,7 +69,7 @@ class Counting(BarrierTask):
             return gather(context, message)
 
         with patch.object(BarrierTaskContext, "allGather", counted), patch.object(BarrierTaskContext, "barrier", None):
-            yield from super().run(batches)
+            yield from super().run(batches, began)
         assert len(calls) == (self.task.endpoint is None)
 
 
@@ -78,8 +78,11 @@ def test_workers_meet_through_driver_or_once_through_spark(reached, cluster, mon
     monkeypatch.setattr(spark_cluster, "BarrierTask", Counting)
     if not reached:
         monkeypatch.setattr(cluster, "_channel", lambda *_: nullcontext())
-    shards = cluster.gang(work.rows, frame(numbers(20)), ["x", "y"])
+    events: list[Event] = []
+    shards = cluster.gang(work.rows, frame(numbers(20)), ["x", "y"], listener=events.append)
     assert sum(shard["rows"] for shard in shards) == 20
+    imports = {event.rank for event in events if event.payload.get("name") == "imports"}
+    assert imports == ({0, 1} if reached else set())
 
 
 def columns(cluster, data, row_id=None):

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl.telemetry.bottlenecks import spending, verdict, with_startup
+from sparkdl.telemetry.bottlenecks import PhaseTotals, spending, verdict, with_startup
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import StepTimer, end_step, enter_phase, flush, measuring
+from tests.telemetry.html.made import START, event
 
 
 @pytest.fixture
@@ -148,15 +149,41 @@ def test_wait_for_slowest_rank_is_not_exchange_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "prefix"), [(50.0, "Start-up takes 80% of this fit's 50.0 s. In the steps: "), (12.0, "")]
+    ("seconds", "parts", "words"),
+    [
+        (
+            100.0,
+            {"session": 5.0, "workers": 30.0, "imports": 40.0},
+            "90% of this fit's 100.0 s, most of it imports: load",
+        ),
+        (100.0, {"session": 5.0, "workers": 50.0, "imports": 9.0}, "most of it workers: persist the rows that Spark"),
+        (100.0, {}, "most of it other: train longer"),
+        (16.0, {"imports": 6.0}, "38% of this fit's 16.0 s, most of it imports"),
+        (12.0, {"imports": 2.0}, ""),
+    ],
 )
-def test_verdict_names_a_large_share_of_startup(seconds, prefix) -> None:
-    summary = spending([EVEN, EVEN])
-    report = with_startup({"seconds": seconds, **summary})
+def test_verdict_on_a_long_startup_advises_what_shortens_it(seconds, parts, words) -> None:
+    steps = spending([EVEN | {"forward": 0.0, "exchange": 4.0}] * 2)
+    report = with_startup({"seconds": seconds, **steps}, parts)
     assert report["startup_seconds"] == seconds - 10.0
-    assert report["verdict"].startswith(prefix or summary["verdict"])
-    assert report["verdict"].endswith(summary["verdict"])
-    assert with_startup({"seconds": 1.0}) == {"seconds": 1.0}
+    assert report["startup"] == parts | {"other": seconds - 10.0 - sum(parts.values())}
+    assert words in report["verdict"]
+    assert ("use larger batches" in report["verdict"]) == (seconds < 20)
+    assert ("spark.python.daemon.module" in report["verdict"]) == (seconds > 12 and bool(parts))
+    assert with_startup({"seconds": 1.0}, parts) == {"seconds": 1.0}
+
+
+def test_startup_is_summed_over_attempts_and_counts_the_slowest_rank() -> None:
+    totals = PhaseTotals()
+    totals.start = START - 2.0
+    for attempt, at in ((0, 0.0), (1, 20.0)):
+        totals(event("attempt", at, attempt=attempt, size=2))
+        for rank, imports in ((0, 1.0), (1, 3.0)):
+            totals(event("span", at + 5, rank, attempt=attempt, name="imports", start=START, seconds=imports))
+            totals(event("started", at + 5 + rank, rank, attempt=attempt))
+            for name in ("imports", "feed", "join", "mine"):
+                totals(event("span", at + 7, rank, attempt=attempt, name=name, start=START, seconds=0.5))
+    assert totals.startup() == {"session": 2.0, "workers": 8.0, "imports": 7.0, "feed": 1.0}
 
 
 def test_no_phases_have_no_verdict() -> None:

@@ -82,7 +82,7 @@ def _output(stage: Params, rows: DataFrame) -> DataFrame | None:
     if isinstance(stage, JavaParams):
         return rows.sparkSession.createDataFrame([], transformed_schema(stage, rows))
     if isinstance(stage, EnsembleParams):
-        for base in stage.bases():
+        for base in stage.base_estimators():
             _output(base, rows)
     elif isinstance(stage, DistributedEstimator):
         _check_estimator(stage, rows)

@@ -21,7 +21,7 @@ from sparkdl.cli.pipeline.registering import register_once, verify_version
 from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.spark_errors import reading_rows
 from sparkdl.cli.pipeline.stage_log import Ledger
-from sparkdl.cli.saved_models import output_columns
+from sparkdl.ensembles.fitted import output_columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.estimator import DistributedEstimator

@@ -76,6 +76,9 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
             report={"trained": run.trained, "restored": run.restored, "over": over, "seconds": seconds},
             **settings,
         )
+        model._set(labelCol=target.label)  # members of numbers have learned residuals
+        if stopping.patience is not None:
+            model.report["best_member"] = used - 1
         return self.named_as(plan.reported(model), base)
 
     def _opened(

@@ -152,9 +152,10 @@ def _model(
     estimator: DistributedEstimator, objective: Objective, state: dict[str, Any], weights: ClassWeights | None
 ) -> tuple[Model, float]:
     report = state["report"]
-    names = ("train_seconds", "feed_wait_seconds", "rows", "best_epoch", "stop_reason")
-    entries = {name: report[name] for name in names}
+    names = ("train_seconds", "feed_wait_seconds", "rows", "best_epoch", "stop_reason", "keeps_best", "validation_rows")
+    entries = {name: report[name] for name in names if name in report}  # stored members of 0.1 lack the last two
     entries |= {
+        "device": estimator.getDevice(),
         "seconds": state["seconds"],
         "rows_per_second": state["history"][-1]["samples"] / max(report["train_seconds"], 1e-9),
         "bytes": 0,

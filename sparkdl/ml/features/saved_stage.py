@@ -95,7 +95,6 @@ class SavedStage:
 
 
 def _parts(uri: str, name: str) -> list[bytes]:
-    """The contents of the files that Spark's tasks wrote into a subfolder, in order."""
     folder = files.Folder.of(uri)
     names = sorted(part for part in folder.sizes(name) if part.startswith("part-"))
     if not names:

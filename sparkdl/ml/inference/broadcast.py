@@ -69,6 +69,13 @@ class ModelBroadcast:
         self._digest = ""
         self._broadcast: Broadcast[bytes] | None = None
         self._context: Any = None
+        self._local: CachedModel | None = None
+
+    def local(self, scorer: Scorer) -> CachedModel:
+        """The model in this process, on the CPU; the first call makes it. Scorers as for ``ship``."""
+        with self._lock:
+            self._local = self._local or CachedModel(scorer.module())
+            return self._local
 
     def ship(self, scorer: Scorer, session: SparkSession) -> BroadcastScorer:
         """Prepare a scorer for a query; every call must have the same factory and weights.

@@ -1,17 +1,20 @@
-"""A scorer as a Spark UDF, and the columns that it adds to a DataFrame."""
+"""A scorer as a Spark UDF, the columns that it adds to a DataFrame, and predictions of data of this process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
-from pyspark.ml.functions import array_to_vector
-from pyspark.sql import Column, DataFrame
+from pyspark.ml.functions import array_to_vector, vector_to_array
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
+from sparkdl.errors import InvalidInput
 from sparkdl.ml.inference.broadcast import BroadcastScorer, ModelBroadcast
 from sparkdl.ml.inference.gpu_stage import gpu_profile, with_scores
 from sparkdl.ml.inference.scorer import Scorer
@@ -19,6 +22,7 @@ from sparkdl.spark.columns import col, transport_cast
 
 _SCORED = "sparkdl outputs"
 _VECTORS = ("raw", "probability")
+_ROW = "sparkdl row"
 
 
 def with_outputs(
@@ -109,7 +113,7 @@ def _nullable(kind: DataType) -> DataType:
 
 
 def _make_pandas_udf(shipped: BroadcastScorer, returned: StructType) -> Any:
-    import pandas as pd
+    """The UDF for pyspark 4.0, which has no Arrow UDFs."""
     from pyspark.sql import pandas as spark_pandas
 
     kind: Any = pd.DataFrame if len(returned) > 1 else pd.Series
@@ -133,3 +137,38 @@ def _make_pandas_udf(shipped: BroadcastScorer, returned: StructType) -> Any:
 
 def _plain(returned: StructType) -> DataType:
     return returned if len(returned) > 1 else returned[0].dataType
+
+
+def predict_on_spark(
+    data: Any, transform: Callable[[DataFrame], DataFrame], outputs: Sequence[str | None]
+) -> pd.DataFrame | pa.Table:
+    """Transform data of this process by the active Spark session; lists of real numbers become vectors.
+
+    Args:
+        data: a pandas DataFrame, a pyarrow Table, or a mapping of columns by name.
+        transform: of a model.
+        outputs: names of columns, of which those are returned that ``transform`` adds.
+
+    Raises:
+        InvalidInput: the data has no named columns.
+    """
+    arrow = isinstance(data, (pa.Table, pa.RecordBatch))
+    if not arrow and not isinstance(data, (pd.DataFrame, Mapping)):
+        raise InvalidInput(f"the data is a {type(data).__name__}; expected a DataFrame, a Table or a mapping.")
+    values = data.to_pydict() if arrow else {str(name): list(map(_builtin, data[name])) for name in data}
+    columns = {name: pa.array(cells, from_pandas=False) for name, cells in values.items()}  # NaN stays a number
+    rows = pa.table({**columns, _ROW: range(max(map(len, columns.values()), default=0))})
+    real = [name for name, array in columns.items() if array.type in (pa.list_(pa.float64()), pa.list_(pa.float32()))]
+    vectors = {name: array_to_vector(col(name).cast("array<double>")) for name in real}
+    scored = transform(SparkSession.active().createDataFrame(rows).withColumns(vectors))
+    vector = {name: scored.schema[name].dataType == VectorUDT() for name in outputs if name in scored.columns}
+    chosen = [(vector_to_array(col(name)) if vector[name] else col(name)).alias(name) for name in vector if name]
+    table = scored.select(_ROW, *chosen).toArrow().sort_by(_ROW).drop_columns(_ROW)
+    if arrow:
+        return table
+    return table.to_pandas().set_axis(data.index if isinstance(data, pd.DataFrame) else range(len(table)))
+
+
+def _builtin(value: Any) -> Any:
+    value = value.toArray() if hasattr(value, "toArray") else value
+    return value.tolist() if hasattr(value, "tolist") else None if value is pd.NA else value

@@ -102,7 +102,6 @@ class Archive:
         return written.getvalue()
 
     def _program(self) -> Any:
-        """The program without guards and metadata, which it does not need to run."""
         program = self._json(_MODEL, lambda item: item | {"metadata": {}} if "metadata" in item else item)
         try:
             module = program["graph_module"]
@@ -135,7 +134,6 @@ class Archive:
 
 
 def _odd_strings(value: Any) -> Iterator[str]:
-    """The strings that fail the check of their key; only strings can hold code."""
     for key, text in _strings(value):
         if key not in _CHECKS or not _CHECKS[key](text):
             yield f"{key} {text if len(text) < 100 else text[:100] + '...'!r}"

@@ -1,4 +1,4 @@
-"""Objects with Params inside the values, stages and bases of others, and aliases for their uids."""
+"""Objects with Params inside the values and stages of others, and aliases for their uids."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from pyspark.ml.param import Params
 class Ensemble(Protocol):
     """An estimator that trains members of other estimators."""
 
-    def bases(self) -> list[Estimator[Any]]:
+    def base_estimators(self) -> list[Estimator[Any]]:
         """Return the other estimators."""
 
 
 def within(params: Params, *around: Params) -> Iterator[Params]:
-    """Yield an object with Params and, depth first, those among its values, stages and bases."""
+    """Yield an object with Params and, depth first, those among its values and stages."""
     if any(params is outer for outer in around):
         return
     yield params
     values = [params.getOrDefault(param) for param in params.params if params.isDefined(param)]
     values += [params.stages] if isinstance(params, PipelineModel) else []
-    values += [params.bases()] if isinstance(params, Ensemble) else []
     for inner in params_in(values):
         yield from within(inner, params, *around)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +16,7 @@ from pyspark.sql import functions as F
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.errors import ClusterUnavailable, InvalidInput
+from sparkdl.spark.job_watch import Report
 from sparkdl.spark.slots.settings import setting
 from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS, TASK_GPUS, TaskResources
 
@@ -28,9 +28,6 @@ _ENCRYPTION = (
 )
 
 _SETTINGS = TaskResources()
-
-Report = Callable[[str, float], None]
-"""Called with the awaited resource and the seconds waited so far."""
 
 
 def check(spark: SparkSession, size: int, requests: TaskResources = _SETTINGS, *, allow_unencrypted: bool) -> None:

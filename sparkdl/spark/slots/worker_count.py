@@ -110,6 +110,5 @@ def concurrent_fits() -> int:
 
 
 def _tasks(thread: threading.Thread) -> Any:
-    """The queue of tasks that the threads of a pool share: the first argument of their function."""
     arguments = getattr(thread, "_args", ())
     return arguments[0] if isinstance(thread, DummyProcess) and arguments else None

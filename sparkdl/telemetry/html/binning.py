@@ -41,7 +41,6 @@ def width(run: RunData) -> float:
 
 
 def _shares(run: RunData, chunk: StepChunk, size: float, count: int) -> Iterator[tuple[int, float]]:
-    """The bins that some steps overlap, each with its share of the steps' time."""
     first, last = (min(max(int((time - run.start) / size), 0), count - 1) for time in (chunk.start, chunk.end))
     for place in range(first, last + 1):
         begin, end = run.start + place * size, run.start + (place + 1) * size

@@ -43,7 +43,7 @@ def metrics(runs: Sequence[RunData]) -> list[Chart]:
 def residuals(runs: Sequence[RunData]) -> Chart | None:
     """ADMM's primal and dual residuals on a logarithmic scale; None without residuals."""
     figure = _lines(runs, _RESIDUALS)
-    titled(figure, "round", "norm").update_yaxes(type="log", exponentformat="e")
+    counted(figure, runs, "norm").update_yaxes(type="log", exponentformat="e")
     note = "Primal: distance of the shards from the consensus. Dual: movement of the consensus."
     return Chart("Residuals", figure, note) if figure.data else None
 
@@ -68,6 +68,10 @@ def members(run: RunData) -> Chart | None:
 def counted(figure: go.Figure, runs: Sequence[RunData], y: str) -> go.Figure:
     """Set the x axis to the runs' epochs, rounds or members."""
     figure.update_xaxes(dtick=1 if max(len(run.history) for run in runs) <= _FEW else None)
+    for place, run in enumerate(runs):
+        if run.best is not None:
+            hue, name = FAINT if len(runs) == 1 else colour(place), f"best {run.unit}"
+            figure.add_vline(x=run.best, line_dash="dot", line_color=hue, annotation={"text": name, "font_color": hue})
     return titled(figure, ", ".join(dict.fromkeys(run.unit for run in runs if run.history)) or "epoch", y)
 
 
@@ -82,7 +86,6 @@ def _is_loss(name: str) -> bool:
 
 
 def _lines(runs: Sequence[RunData], names: Sequence[str]) -> go.Figure:
-    """Lines of the runs' metrics: epochs and rounds as lines, members as points."""
     figure, several = go.Figure(), len(runs) > 1
     for place, run in enumerate(runs):
         label = labels([run.name for run in runs])[place]
@@ -109,7 +112,6 @@ def _line(figure: go.Figure, run: RunData, name: str, *, label: str, place: int 
 
 
 def _running(figure: go.Figure, run: RunData) -> None:
-    """Draw rank 0's loss within epochs; a restart interrupts the line."""
     points: list[tuple[float | None, float | None]] = []
     attempt: int | None = None
     for event in run.of_kind("progress"):

@@ -22,7 +22,8 @@ UNITS = ("member", "candidate", "round", "epoch")
 _NEEDED = {"progress": "steps", "attempt": "size"}  # integers without which the page cannot draw the event
 _OF_DRIVER = frozenset(("begin", "end", "attempt", "restart", "resized", "members"))
 
-_STAGES = {"feed": "feed", "join": "exchange", "set up": "other"}  # a worker's stage -> the most similar phase
+# A worker's stages, and the most similar phases.
+_STAGES = {"imports": "other", "feed": "feed", "join": "exchange", "set up": "other"}
 _MOST_HOST = 24  # characters of a host's name beside a chart
 _NOUNS = {"member": "member", "candidate": "member", "round": "shard"}
 
@@ -133,6 +134,12 @@ class RunData:
     def unit(self) -> str:
         """Unit of a history row: an epoch, a round, a member; ``"row"`` if unknown."""
         return next((name for name in UNITS for row in self.history[:1] if name in row), "row")
+
+    @property
+    def best(self) -> int | None:
+        """The best epoch, round, member or candidate; None if they were not compared."""
+        marked = (row[self.unit] for row in self.history if row.get("best") is True)
+        return next(marked, self.report.get(f"best_{self.unit}"))
 
     @cached_property
     def noun(self) -> str:

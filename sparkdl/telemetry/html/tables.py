@@ -62,6 +62,7 @@ def page_tables(runs: Sequence[RunData]) -> dict[str, Any]:
         "figures": {} if others else {key: value for key, value in _figures(first).items() if value is not None},
         "side_by_side": _side_by_side(runs if others else []),
         "attempts": None if others else _attempts(first),
+        "startup": None if others else _startup(first),
         "differences": _configuration(runs, differing=True),
         "configuration": _configuration(runs),
         "environment": _environment(runs),
@@ -95,10 +96,17 @@ def _attempts(run: RunData) -> Table | None:
     return Table.of(["attempt", "workers", "hosts", "start, s", "end"], rows) if len(rows) > 1 else None
 
 
+def _startup(run: RunData) -> Table:
+    parts = run.report.get("startup", {})
+    rows = [[name, spent, round(100 * spent / max(sum(parts.values()), 1e-9))] for name, spent in parts.items()]
+    return Table.of(["phase", "seconds", "%"], rows)
+
+
 def _history(run: RunData) -> Table:
-    rows = run.history[-MOST_ROWS:]
-    names = [*dict.fromkeys(name for row in rows for name in row)]
-    return Table.of(names, [[row.get(name, "") for name in names] for row in rows])
+    rows, mark = run.history[-MOST_ROWS:], {} if run.best is None else {run.best: f"best {run.unit}"}
+    names = [*dict.fromkeys(name for row in rows for name in row), *mark.values()]
+    marked = [{**row, **{name: "best" * (row.get(run.unit) == best) for best, name in mark.items()}} for row in rows]
+    return Table.of(names, [[row.get(name, "") for name in names] for row in marked])
 
 
 def _configuration(runs: Sequence[RunData], *, differing: bool = False) -> Table:
@@ -168,6 +176,7 @@ def _figures(run: RunData) -> dict[str, str | None]:
     lost = report.get("events_dropped")
     return {
         f"{run.unit}s": f"{len(run.history):,}" if run.history else None,
+        f"best {run.unit}": None if run.best is None else f"{run.best:,}",
         **{f"last {metric}": _number(last[metric]) if metric == name else None for metric in _LAST},
         "total time": _seconds(report.get("seconds", run.seconds if run.events else None)),
         "start-up": _seconds(report.get("startup_seconds")),

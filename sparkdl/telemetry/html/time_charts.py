@@ -186,7 +186,6 @@ def _mean(phases: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
 
 
 def _busiest(run: RunData, ranks: Collection[int]) -> tuple[list[int], str]:
-    """The ranks, above ``MOST_RANKS`` the busiest, for which the others waited; and a note on the omitted ranks."""
     busy = {rank: sum(seconds.values()) - seconds.get("exchange", 0.0) for rank, seconds in run.phases().items()}
     note = f"The busiest {MOST_RANKS} of {len(ranks)} {run.noun}s." if len(ranks) > MOST_RANKS else ""
     return sorted(sorted(ranks, key=lambda rank: -busy.get(rank, 0.0))[:MOST_RANKS]), note

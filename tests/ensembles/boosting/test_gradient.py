@@ -122,6 +122,8 @@ def test_early_stopping_keeps_the_members_up_to_the_best(patients):
     assert fitted.report["over"] == "the loss on validation rows"
     alone = base.fit(patients.where("not held"))
     np.testing.assert_allclose(fitted.models[0].coefficients, alone.coefficients, rtol=1e-6)
+    assert fitted.evaluate(patients.where("held")).rmse ** 2 == pytest.approx(fitted.history[0]["valid_loss"])
+    assert (fitted.summary.best_epoch, fitted.summary.metrics["valid_loss"]) == (0, fitted.history[0]["valid_loss"])
 
 
 def test_validation_rows_of_a_pyspark_base_are_its_own(patients):

@@ -67,6 +67,12 @@ def crowd() -> RunData:
     return run(BEGIN, *steps)
 
 
+def begun() -> RunData:
+    """A run that is mostly start-up, and has the weights of its second epoch."""
+    parts = {"session": 1.5, "workers": 3.0, "imports": 4.25, "feed": 0.25, "other": 0.0}
+    return run(history=rows(0.5, 0.25, 0.75), report={"startup": parts, "startup_seconds": 9.0, "best_epoch": 2})
+
+
 def messages() -> RunData:
     """Logs of members beside warnings of the driver, and two environments."""
     log = event("log", 9, 1, level="ERROR", logger="torch", message="too hot " * 9, left_out=0)
@@ -80,6 +86,11 @@ CASES: dict[str, list[RunData]] = {
         gang("one"),
         gang("two", loss=2.0),
         run(history=[{"round": 1, "loss": 0.5}], report={"rows": 5, "workers": [3]}, name="rounds"),
+    ],
+    "start-up and best epoch": [begun()],
+    "best round and candidate": [
+        run(history=ADMM, report={"best_round": 2}),
+        run(history=[{"candidate": at, "metric": 0.5 + at, "best": at == 1} for at in (0, 1)], name="best"),
     ],
     "no numbers": [run(history=[{"epoch": 1, "loss": None, "note": "text", "best": True}])],
     "gaps": [run(history=[{"epoch": 1, "valid_loss": 0.75} | rows(1 / 3)[0], *rows(0, math.nan, math.inf, 0.25)[1:]])],
