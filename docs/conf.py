@@ -34,6 +34,8 @@ myst_url_schemes = ["http", "https", "mailto", "repository"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+_NUMBERS = {"int": "Count Natural Several Seed", "float": "BelowOne Fraction NonNegative Positive Share _Factor"}
+autodoc_type_aliases = {name: kind for kind, names in _NUMBERS.items() for name in names.split()}
 python_maximum_signature_line_length = 100
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

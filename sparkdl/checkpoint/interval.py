@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count, one_of
 
 _FIRST = 60.0  # seconds to the first checkpoint of "auto", before a cost is measured
 _MEAN_TIME = 4 * 3600.0  # assumed seconds between failures before the first one
@@ -14,7 +16,7 @@ _LEAST = 5.0  # minimum seconds between two checkpoints of "auto"
 
 
 @dataclass(frozen=True)
-class CheckpointInterval:
+class CheckpointInterval(CheckedFields):
     """The distance between two checkpoints: ``count`` of ``"steps"``, ``"epochs"`` or ``"seconds"``, or ``"auto"``.
 
     ``"auto"`` is Young's interval ``sqrt(2 C M)`` in seconds. C is the measured cost of a checkpoint, M the mean time
@@ -22,8 +24,8 @@ class CheckpointInterval:
     checkpoint interval, CACM 17(9), 1974).
     """
 
-    count: int
-    unit: str
+    count: Count
+    unit: Annotated[str, one_of(("steps", "epochs", "seconds", "auto"))]
 
     @staticmethod
     def of(value: int | str) -> CheckpointInterval:

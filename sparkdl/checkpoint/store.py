@@ -16,6 +16,7 @@ from sparkdl.checkpoint.fencing import Attempts
 from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name
 from sparkdl.checkpoint.reader import Reader, damage
 from sparkdl.errors import CheckpointDamaged, InvalidInput
+from sparkdl.io.fields import CheckedFields, Count
 from sparkdl.io.files import Buffer, Folder, absolute
 from sparkdl.io.threads import in_background
 from sparkdl.telemetry.clock import Clock
@@ -24,7 +25,7 @@ NEXT = "sparkdl resumes from the checkpoint before it, if there is one."
 
 
 @dataclass(frozen=True)
-class Checkpoints:
+class Checkpoints(CheckedFields):
     """The checkpoints of one run. Copies and pickled copies of one object are the same writer.
 
     Attributes:
@@ -41,13 +42,11 @@ class Checkpoints:
 
     directory: str = field(repr=False)
     run: str
-    keep: int = 2
+    keep: Count = 2
     writer: str = field(default_factory=lambda: uuid.uuid4().hex)
     began: float = field(default_factory=time.time)
 
-    def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise InvalidInput(f"keep is {self.keep}; expected at least 1.")
+    def _check(self) -> None:
         if not self.run:
             raise InvalidInput("run is empty; expected the run's identity, so that no other run reads its checkpoints.")
         object.__setattr__(self, "directory", absolute(self.directory))
@@ -159,7 +158,6 @@ class Checkpoints:
             continue
 
     def _commit(self, newest: Name, manifest: Manifest) -> Iterator[str]:
-        """The steps of a commit; between any two, another writer may act."""
         packed = manifest.to_bytes()
         reader = Reader(Folder(self.folder.system, self.folder.at(manifest.name)), manifest)
         self._check_new(manifest.name)
@@ -177,7 +175,6 @@ class Checkpoints:
             raise InvalidInput(f"checkpoint {self.folder.at(name)} exists already; start another by next_attempt().")
 
     def _prune(self, newest: Name) -> None:
-        """Delete all but the ``keep`` newest complete checkpoints and the newest pinned one, up to ``newest``."""
         complete = pins = 0
         names: list[Name] = []
         with _warning(self.folder.path):

@@ -10,12 +10,13 @@ from pyspark.sql.types import ArrayType, NumericType
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.io.fields import CheckedFields
 from sparkdl.spark.columns import col
 from sparkdl.spark.jvm import qualify
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(CheckedFields):
     """Rows that Spark reads from exactly one of path, table and query.
 
     Args:
@@ -40,7 +41,7 @@ class Data:
     options: dict[str, str | int | float | bool] = field(default_factory=dict)
     vectors: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         sources = [name for name in ("path", "table", "query") if getattr(self, name) is not None]
         if len(sources) != 1:
             origin = " and ".join(sources) or "nowhere"

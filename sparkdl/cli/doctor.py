@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.cli.exit_codes import JobExit
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import Count, NonNegative, Positive, checked
 from sparkdl.spark.diagnosis.diagnosis import Diagnosis
 
 
@@ -38,12 +39,10 @@ def doctor(
         timeout: seconds until workers fail that do not answer each other.
         resource_timeout: seconds to wait for executors, and again until their Python has loaded torch.
     """
-    if num_workers is not None and num_workers < 1:
-        raise InvalidInput(f"num_workers is {num_workers}; expected at least 1.")
-    if min(timeout, resource_timeout) <= 0:
-        raise InvalidInput(
-            f"timeout is {timeout:g} and resource_timeout {resource_timeout:g}; expected seconds above 0."
-        )
+    checked(num_workers, Count | None, "num_workers")
+    checked(min_free_gb, NonNegative, "min_free_gb")
+    for name, seconds in {"timeout": timeout, "resource_timeout": resource_timeout}.items():
+        checked(seconds, Positive, name)
     failed, count = [], 0
     with SparkSession.builder.getOrCreate() as spark, announced(run_dir) as run_directory:
         diagnosis = Diagnosis(

@@ -27,6 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from sparkdl.data.columns import InputColumn
 from sparkdl.ensembles.declarations import BaggingParams, MembersParams
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import required
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.param_declaration import ConstructedParams
 
@@ -199,16 +200,9 @@ def _without_annotations(protocol: type) -> type:
     Methods with a default implementation are left out: a class need not have them.
     """
     methods = {}
-    for name, method in vars(protocol).items():
-        if inspect.isfunction(method) and not name.startswith("_") and _is_empty(method):
+    for name in required(protocol):
+        if isinstance(method := vars(protocol)[name], FunctionType):
             bare = FunctionType(method.__code__, method.__globals__, name, method.__defaults__, method.__closure__)
             bare.__kwdefaults__ = method.__kwdefaults__
             methods[name] = bare
     return type(protocol)(protocol.__name__, (Protocol,), {"__module__": protocol.__module__, **methods})
-
-
-def _is_empty(method: FunctionType) -> bool:
-    def empty() -> None:
-        """The body."""
-
-    return method.__code__.co_code == empty.__code__.co_code

@@ -17,6 +17,7 @@ from torch import nn
 
 from sparkdl.cli.data import Data
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import Count, checked
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.training.objective import ModelFactory, Objective
 from sparkdl.training.strategies import Strategy
@@ -78,10 +79,9 @@ def plan(
         workers = estimator.getNumWorkers()
     if workers is None:
         raise InvalidInput("workers is missing; expected their number, or an estimator with numWorkers.")
-    if min(workers, workers_per_host) < 1:
-        raise InvalidInput(f"workers is {workers} and workers_per_host {workers_per_host}; expected at least 1.")
+    size = checked(workers_per_host, Count, "workers_per_host")
+    hosts = [rank // size for rank in range(checked(workers, Count, "workers"))]
     made = module(estimator, model)
-    hosts = [rank // workers_per_host for rank in range(workers)]
 
     def explain(strategy: Strategy) -> Cost:
         # Not as a method: the user's class may lack those with a default.

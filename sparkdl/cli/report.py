@@ -31,7 +31,10 @@ def main(arguments: Sequence[str] | None = None, *, prog: str | None = None) -> 
         if output is None and len(runs) > 1:
             raise InvalidInput(f"{len(runs)} runs are given without an output; expected --output FILE.")
         output = output or files.join(runs[0], "report.html")
-        write_page(read_runs(runs), output)
+        read = read_runs(runs)
+        for run in filter(lambda run: run.odd, read):
+            print(f"{run.name}: {run.odd} lines of its event files are no events and left out", file=sys.stderr)
+        write_page(read, output)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

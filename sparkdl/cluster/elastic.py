@@ -19,12 +19,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Annotated, Any
 
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.protocol import Capacity, Cluster, Listener
 from sparkdl.cluster.shutdown import pause
-from sparkdl.errors import ClusterUnavailable, InvalidInput, Resized, SparkdlError
+from sparkdl.errors import ClusterUnavailable, Resized, SparkdlError
+from sparkdl.io.fields import NonNegative, checked, within
 from sparkdl.io.threads import watching
 from sparkdl.telemetry.event import Event
 
@@ -96,10 +97,8 @@ class Elastic:
     """
 
     def __init__(self, cluster: Cluster, least: int | None, wait: float, listener: Listener | None = None) -> None:
-        if least is not None and not 1 <= least <= cluster.size:
-            raise InvalidInput(f"min_size is {least}; expected 1 to {cluster.size}, the size of the cluster.")
-        if wait < 0:
-            raise InvalidInput(f"elastic_timeout is {wait}; expected at least 0 seconds.")
+        checked(least, Annotated[int, within(1, cluster.size)] | None, "min_size")
+        checked(wait, NonNegative, "elastic_timeout")
         self._cluster = cluster
         self._sizes = None if least in (None, cluster.size) else SizePolicy(least or 1, cluster.size, wait)
         self._listener = listener

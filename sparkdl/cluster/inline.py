@@ -19,6 +19,7 @@ from sparkdl.data.columns import Columns
 from sparkdl.data.tables import Batches, split_rows
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
+from sparkdl.telemetry.event import observed
 from sparkdl.telemetry.task_recorder import Reporting
 
 
@@ -79,11 +80,13 @@ class InlineCluster(TableCluster):
     ) -> list[Any]:
         if in_a_group():
             raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")
-        result = run_worker(task, 0, "127.0.0.1", lambda line: [line], tables[0], listener=listener)
-        if result.failure is not None and result.failure.kind == "KeyboardInterrupt":
-            raise KeyboardInterrupt  # Ctrl-C was meant for this process, which is also the worker
-        return raise_first_cause([result], listener, attempt=task.attempt)
+        with observed(listener) as shown:
+            result = run_worker(task, 0, "127.0.0.1", lambda line: [line], tables[0], listener=shown)
+            if result.failure is not None and result.failure.kind == "KeyboardInterrupt":
+                raise KeyboardInterrupt  # Ctrl-C was meant for this process, which is also the worker
+            return raise_first_cause([result], shown, attempt=task.attempt)
 
     @contextmanager
     def _jobs(self, data: ShardedData, listener: Listener | None) -> Iterator[TaskRunner]:
-        yield InlineTaskRunner(data, Reporting(listener=listener))
+        with observed(listener) as shown:
+            yield InlineTaskRunner(data, Reporting(listener=None if listener is None else shown))

@@ -27,7 +27,9 @@ from sparkdl.cluster.worker import WorkerTask
 from sparkdl.cluster.worker_process import WorkerProcess, wait_for
 from sparkdl.data.tables import Batches, spill
 from sparkdl.errors import ErrorContext, InvalidInput, SparkdlError, WorkerLost
+from sparkdl.io.fields import Count, Positive, checked
 from sparkdl.telemetry.channel import Channel
+from sparkdl.telemetry.event import observed
 from sparkdl.telemetry.log_forwarding import level_of
 from sparkdl.telemetry.task_recorder import Reporting
 
@@ -62,8 +64,7 @@ class LocalCluster(TableCluster):
         timeout: float = 600.0,
         logs: str = "off",
     ) -> None:
-        if size < 1:
-            raise InvalidInput(f"size is {size}; expected at least 1 worker.")
+        size, threads = checked(size, Count, "size"), checked(threads, Count | None, "threads")
         needed = 0 if device == "cpu" else 1 if backend == "gloo" else size
         if torch.cuda.device_count() < needed:
             raise InvalidInput(
@@ -71,7 +72,7 @@ class LocalCluster(TableCluster):
                 f"{torch.cuda.device_count()}. With backend='gloo' workers may share GPUs."
             )
         self.size, self._device, self._threads = size, device, threads
-        self._timeout, self._level, self._backend = timeout, level_of(logs), backend
+        self._timeout, self._level, self._backend = checked(timeout, Positive, "timeout"), level_of(logs), backend
         self._workers: list[WorkerProcess] = []
         self._turn = threading.Lock()
 
@@ -95,7 +96,8 @@ class LocalCluster(TableCluster):
         self, task: WorkerTask, tables: list[Batches], listener: Listener | None, guard: CancellationToken
     ) -> list[Any]:
         with (
-            Channel(listener or (lambda event: None)) as channel,
+            observed(listener) as shown,
+            Channel(shown) as channel,
             tempfile.TemporaryDirectory(prefix="sparkdl-") as folder,
         ):
             task = replace(
@@ -113,11 +115,11 @@ class LocalCluster(TableCluster):
                 for worker, file in zip(workers, files, strict=True):
                     worker.start((task, worker.rank, file))
                 results = _collect(workers, task.attempt, self._timeout)
-                return raise_first_cause(results, listener, attempt=task.attempt)
+                return raise_first_cause(results, shown, attempt=task.attempt)
 
     @contextmanager
     def _jobs(self, data: ShardedData, listener: Listener | None) -> Iterator[TaskRunner]:
-        with Channel(listener or (lambda event: None)) as channel:
+        with observed(listener) as shown, Channel(shown) as channel:
             reporting = Reporting(channel.endpoint if listener else None, level=self._level)
             with process_jobs(
                 partial(self._processes, self.size),
@@ -125,7 +127,7 @@ class LocalCluster(TableCluster):
                 threads=self._threads_of(self.size),
                 device=self._device,
                 reporting=reporting,
-                listener=listener,
+                listener=shown,
             ) as jobs:
                 yield jobs
 
@@ -134,7 +136,6 @@ class LocalCluster(TableCluster):
 
     @contextmanager
     def _processes(self, count: int) -> Iterator[list[WorkerProcess]]:
-        """The first ``count`` workers; if a gang fails, those that have not reported are killed."""
         with self._turn:
             self._kill(worker for worker in self._workers if not worker.process.alive)
             missing = set(range(count)) - {worker.rank for worker in self._workers}

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.tasks import TaskRunner
 from sparkdl.cluster.worker import Work
 from sparkdl.data.columns import Columns
-from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import checked, within
 from sparkdl.telemetry.event import Event
 
 Listener = Callable[[Event], None]
@@ -106,6 +106,4 @@ class Cluster(Protocol):
 
 def gang_size(size: int | None, most: int) -> int:
     """The number of workers of a gang; default: ``most``. Raises InvalidInput unless it is in 1 to ``most``."""
-    if size is not None and not 1 <= size <= most:
-        raise InvalidInput(f"size is {size}; expected 1 to {most}, the workers of the cluster.")
-    return most if size is None else size
+    return most if size is None else int(checked(size, Annotated[int, within(1, most)], "size"))

@@ -36,8 +36,9 @@ from sparkdl.cluster.shutdown import pause, stop_requested, watch_shutdown
 from sparkdl.cluster.worker import Work
 from sparkdl.data.columns import Columns
 from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, Resized, SparkdlError, Stopped, WorkerFailed
+from sparkdl.io.fields import Natural, NonNegative, Positive, checked
 from sparkdl.io.threads import watching
-from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event import Event, observed
 from sparkdl.telemetry.log_forwarding import pass_on
 
 logger = logging.getLogger(__name__)
@@ -82,11 +83,10 @@ class Supervisor:
         elastic_timeout: float = 300.0,
         on_stop: Callable[[int], None] | None = None,
     ) -> None:
-        limits = {"max_restarts": max_restarts, "back_off": back_off}
-        timeouts = {"heartbeat_timeout": heartbeat_timeout, "stall_timeout": stall_timeout}
-        for name, value in {**limits, **timeouts}.items():
-            if value < 0 or (value == 0 and name in timeouts):
-                raise InvalidInput(f"{name} is {value}; expected {'more than' if name in timeouts else 'at least'} 0.")
+        checked(max_restarts, Natural, "max_restarts")
+        checked(back_off, NonNegative, "back_off")
+        for name, value in {"heartbeat_timeout": heartbeat_timeout, "stall_timeout": stall_timeout}.items():
+            checked(value, Positive, name)
         Elastic(cluster, min_size, elastic_timeout)  # raises if a value is invalid
         self.failures: list[SparkdlError] = []
         self.sizes: list[int] = []
@@ -123,6 +123,10 @@ class Supervisor:
             Stopped: a stop was requested.
             SparkdlError: the last failure, with the earlier ones in its message.
         """
+        with observed(pass_on, listener) as shown:
+            return self._attempts(work, data, columns, shown, attempt)
+
+    def _attempts(self, work: Work, data: Any, columns: Any, listener: Listener, attempt: int) -> list[Any]:
         self.failures, self.sizes = [], []
         elastic = Elastic(self._cluster, *self._elasticity, listener)
         while True:
@@ -185,7 +189,7 @@ def _line(error: SparkdlError) -> str:
 
 
 class _AttemptMonitor:
-    def __init__(self, attempt: int, timeout: float, stall: float, listener: Listener | None) -> None:
+    def __init__(self, attempt: int, timeout: float, stall: float, listener: Listener) -> None:
         self._interval = interval(timeout)
         self.guard = CancellationToken(self._interval)
         self.failed_early: set[int] = set()  # ranks of workers that failed by themselves before their first step
@@ -195,7 +199,6 @@ class _AttemptMonitor:
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        pass_on(event)
         with self._lock:
             self._monitor.note(event, time.monotonic())
         if event.kind == "waiting":
@@ -206,7 +209,7 @@ class _AttemptMonitor:
             failure = Failure.from_json(event.payload)
             if not failure.peer and not failure.place.step:
                 self.failed_early.add(event.rank)
-        if self._listener is not None and event.kind != "heartbeat":
+        if event.kind != "heartbeat":
             self._listener(event)
 
     def check_workers(self, ended: threading.Event) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 
 from sparkdl.data.batch import DTYPES
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Natural, one_of
 
 RAW = (
     'Say what its bytes are, as InputColumn(name, "uint8", shape=(28, 28)), or give a function that reads them, as '
@@ -26,7 +27,7 @@ _MOST_NAMES = 20  # in a message, which must fit on a screen
 
 
 @dataclass(frozen=True)
-class InputColumn:
+class InputColumn(CheckedFields):
     """A column and the tensor that it becomes.
 
     Attributes:
@@ -46,33 +47,26 @@ class InputColumn:
     """
 
     name: str
-    dtype: str | None = None
-    shape: tuple[int, ...] | None = None
+    dtype: Annotated[str, one_of(DTYPES)] | None = None
+    shape: tuple[Natural, ...] | None = None
     ragged: Literal["offsets", "padded"] | None = None
     padding: float = 0
     decode: Callable[[bytes], Any] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", str(self.name))  # np.str_ is no plain JSON
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise InvalidInput(f"column {self.name!r} has dtype {self.dtype!r}; expected one of {', '.join(DTYPES)}.")
-        if self.shape is not None:
+        if isinstance(self.shape, Sequence):
             object.__setattr__(self, "shape", tuple(self.shape))
-        if self.ragged not in (None, "offsets", "padded"):
-            raise InvalidInput(f"column {self.name!r} has ragged={self.ragged!r}; expected 'offsets' or 'padded'.")
+        super().__post_init__()
         if self.padding != 0 and self.ragged != "padded":
             raise InvalidInput(f"column {self.name!r} has padding={self.padding!r}, which only ragged='padded' has.")
         if self.padding != int(self.padding) and self.dtype is not None and not self.dtype.startswith("float"):
             raise InvalidInput(f"column {self.name!r} has padding={self.padding!r}; expected a value of {self.dtype}.")
-        if self.decode is not None and (self.ragged or not callable(self.decode)):
-            raise InvalidInput(
-                f"column {self.name!r} has decode={self.decode!r} and ragged={self.ragged!r}; expected a function "
-                "decode(bytes) that returns an array of one shape for all rows."
-            )
+        if self.decode is not None and self.ragged:
+            raise InvalidInput(f"column {self.name!r} has decode and ragged={self.ragged!r}; expected one of them.")
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(CheckedFields):
     """The columns of a run by role.
 
     Attributes:

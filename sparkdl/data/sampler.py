@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count, Natural, Seed
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(CheckedFields):
     """Assigns an epoch's rows to steps.
 
     Attributes:
@@ -30,15 +30,11 @@ class Plan:
         drop_last: whether an epoch leaves out its last step if that has fewer rows, unless it is the only one.
     """
 
-    rows: tuple[int, ...]
-    batch_size: int
-    seed: int = 0
+    rows: tuple[Natural, ...]
+    batch_size: Count
+    seed: Seed = 0
     shuffle: bool = True
     drop_last: bool = False
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InvalidInput(f"batchSize is {self.batch_size}; expected at least 1.")
 
     @property
     def total(self) -> int:

@@ -13,20 +13,23 @@ from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasParallelism, HasSeed, HasValidationIndicatorCol
 
 from sparkdl.ensembles.resampling.subspace import max_features
+from sparkdl.io.fields import Positive
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, ValidatedParams, param
 from sparkdl.ml.param_types import (
-    at_least,
     by_value,
+    number,
     one_of,
-    positive,
+    to_amount,
     to_boolean,
+    to_count,
     to_estimator,
     to_estimators,
     to_evaluator,
     to_float,
-    to_int,
     to_labels,
     to_path,
+    to_seed,
+    to_several,
     to_string,
 )
 from sparkdl.ml.params import PredictionParams
@@ -52,7 +55,7 @@ class DisagreementParams(PredictionParams):
 class MembersParams(ConstructedParams, HasSeed, HasParallelism):
     """Params of all ensembles."""
 
-    seed: Param[int] = param("seed from which the seeds of all members derive", to_int, 0)
+    seed: Param[int] = param("seed from which the seeds of all members derive", to_seed, 0)
     runDir: Param[str | None] = param(
         "directory that stores finished members, so that no fit trains them again; a path or URI that executors see "
         "too. None stores none",
@@ -65,7 +68,7 @@ class MembersParams(ConstructedParams, HasSeed, HasParallelism):
     )
     parallelism: Param[int] = param(
         "number of fits that the driver runs at a time; members that train in tasks ignore it",
-        at_least(1),
+        to_count,
         1,
         scope=_SAME_MEMBERS & ~Scope.BASE,
     )
@@ -81,10 +84,10 @@ class BaggingParams(MembersParams):
         "estimator of the members. PyTorch estimators with one worker train in tasks of one Spark job, as many at a "
         "time as there are slots. The driver fits all others"
     )
-    numModels: Param[int] = param("number of members", at_least(1), 10, scope=_SAME_MEMBERS & ~Scope.PARTITIONED)
+    numModels: Param[int] = param("number of members", to_count, 10, scope=_SAME_MEMBERS & ~Scope.PARTITIONED)
     subsamplingRate: Param[float] = param(
         "mean number of times that a member gets a row",
-        positive(finite=True),
+        number(Positive, to_float),
         1.0,
         scope=Scope.ALL & ~Scope.PARTITIONED,
     )
@@ -125,11 +128,11 @@ class BoostingParams(MembersParams, HasValidationIndicatorCol):
         "weightCol; boosting starts from the weights in it"
     )
     numModels: Param[int | None] = param(
-        "largest number of members; None for 50 classifiers or 100 regressors", at_least(1), None, scope=_SAME_MEMBERS
+        "largest number of members; None for 50 classifiers or 100 regressors", to_count, None, scope=_SAME_MEMBERS
     )
     learningRate: Param[float | None] = param(
         "factor of each member's weight; None for 1 with classifiers, 0.1 with regressors",
-        positive("a number above 0, or None", finite=True),
+        number(Positive | None, to_float),
         None,
     )
     validationIndicatorCol: Param[str | None] = param(
@@ -140,19 +143,19 @@ class BoostingParams(MembersParams, HasValidationIndicatorCol):
     patience: Param[int | None] = param(
         "number of members without a smaller validation loss after which boosting stops and keeps the members up to "
         "the best; None trains all",
-        at_least(1),
+        to_count,
         None,
         scope=_SAME_MEMBERS,
     )
     tol: Param[float] = param(
-        "smallest decrease of the validation loss that counts", at_least(0, to_float), 1e-4, scope=_SAME_MEMBERS
+        "smallest decrease of the validation loss that counts", to_amount, 1e-4, scope=_SAME_MEMBERS
     )
 
 
 class FoldCountParams(MembersParams):
     """Params of ensembles with folds."""
 
-    numFolds: Param[int] = param("number of folds; a member trains without one of them", at_least(2), 5)
+    numFolds: Param[int] = param("number of folds; a member trains without one of them", to_several, 5)
 
 
 class StackingParams(FoldCountParams):

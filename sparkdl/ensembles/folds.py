@@ -24,11 +24,12 @@ from sparkdl.ensembles.base_learner import changed
 from sparkdl.ensembles.members.member import Member, Models
 from sparkdl.ensembles.resampling.bootstrap import LeaveFoldOut, fold_column, member_seed
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Seed, Several
 from sparkdl.spark.columns import ROW_ID, col
 
 
 @dataclass(frozen=True)
-class Folds:
+class Folds(CheckedFields):
     """Assignment of rows to folds, and the members of each fold.
 
     Attributes:
@@ -36,8 +37,8 @@ class Folds:
         seed: seed of the folds and the members.
     """
 
-    count: int
-    seed: int
+    count: Several
+    seed: Seed
 
     def column(self) -> Column:
         """Fold of each row."""

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 from pyarrow import fs
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.redaction import public
+from sparkdl.io.redaction import masked, public
 
 Buffer = bytes | memoryview
 StrPath = str | os.PathLike[str]
@@ -43,7 +43,7 @@ def locate(uri: StrPath) -> tuple[fs.FileSystem, str]:
     try:
         system, path = fs.FileSystem.from_uri(f"{_ALIASES.get(scheme, scheme)}{store}{quote(path)}{options}")
     except (OSError, ValueError) as error:
-        reason = str(error).replace(uri, public(uri))
+        reason = masked(str(error).replace(uri, public(uri)))
         raise InvalidInput(f"{public(uri)!r} cannot be opened: {reason}") from error
     return system, path
 

@@ -1,22 +1,78 @@
-"""Removal of credentials and options from URIs in paths and texts."""
+"""Removal of credentials from URIs and texts; all patterns take linear time.
+
+A URI loses its user, password and options. Elsewhere ``***`` replaces the value of a setting whose name says that it is
+secret, such as ``password``, ``fs.s3a.secret.key`` or ``sig``.
+"""
 
 from __future__ import annotations
 
 import re
 
-_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s@?\"']*@")
-_OPTIONS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s?\"']*)\?[^\s\"']+")
+_URI = re.compile(r"(?<=[a-z0-9+.-])://((?:(?!://)[^\s\"'<>])*)", re.IGNORECASE)
+_LATER = re.compile(r"(?:(?!://)[^\n@]){1,200}@[^\s\"'<>]*")  # the rest of a password with a blank, and the host
+_OPTIONS = re.compile(r"[^\s\"'<>]*")
+_PORTS = re.compile(r"\d+(?:,[\w.-]+(?::\d+)?)*[,;.)\]}]*")
+_BUCKETS, _CONTAINERS = ("s3", "s3a", "s3n"), ("abfs", "abfss", "wasb", "wasbs")
+
+_KEY = r"(?:access|account|api|private|secret|shared)[._-]?(?:access[._-]?)?key(?:[._-]?id)?"
+_WORD = r"passw(?:or)?d|passphrase|pwd|secret|credentials?|authorization|signature|(?<![a-z])sig"
+_NAME = rf"(?:{_KEY}|{_WORD}|(?<!(?:pad|bos|eos|sep|cls|unk)_)token)"  # other tokens are a tokenizer's
+_SPARK = r"spark\.[\w.-]{0,200}?(?:secret|password|token|access[.]?key)[\w.-]{0,200}"  # as spark.redaction.regex
+_QUOTED = r"\\+[\"'][^\"'\\\n]*\\*[\"']?|\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?"
+# Of several settings between semicolons, as those of JDBC, a value may have blanks.
+_BARE = r"(?:[^\s&;\"'<>,)}\]]|[,)}\]](?=[^\s,)}\];&\"']))+(?:[^;&\n\"']{0,200}(?=;))?"
+_VALUE = rf"(?!(?:None|null|True|False)\b)(?:{_QUOTED}|{_BARE})"
+_SECRETS = [
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        rf"({_NAME}[ \t]*=[ \t]*){_VALUE}",
+        rf"({_NAME}\\*[\"'][ \t]*:[ \t]*){_VALUE}",
+        rf"(^[ \t]*(?:- )?(?:[\w.-]{{0,80}}[._-])?{_NAME}:[ \t]+)[^\n]+",
+        rf"({_SPARK}(?:\\*[\"'])?(?:[ \t]*[=:,][ \t]*|[ \t]+)){_VALUE}",
+        r"(%3a%2f%2f)(?:(?!%2f|%3f)[^\s&\"']){1,200}(?=%40)",
+        r"(jdbc:oracle:\w{1,9}:)[^\s/@]{1,99}/[^\s\"']{1,200}(?=@)",
+        r"((?<=PRIVATE KEY-----))[^-]+",
+        r"((?<!\w))A[KS]IA[A-Z0-9]{16}(?!\w)",
+    )
+]
 
 
 def public(uri: str) -> str:
-    """Remove a URI's credentials (before the last ``@``) and options (after ``?``); paths stay as they are."""
-    scheme, mark, place = uri.partition("://")
-    if not mark:
-        return uri
-    host, slash, path = place.partition("?")[0].partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    """Remove a URI's user, password and options; a path stays as it is."""
+    scheme, mark, rest = uri.partition("://")
+    return f"{scheme}://{_place(scheme.lower(), rest)}" if mark else uri
 
 
 def masked(text: str) -> str:
-    """Remove the credentials and options of all URIs in a text."""
-    return _OPTIONS.sub(r"\1", _CREDENTIALS.sub(r"\1", text))
+    """Remove the credentials in a text: those of URIs, and of settings by their names."""
+    for secret in _SECRETS:
+        text = secret.sub(r"\1***", text)
+    parts, at = list[str](), 0
+    for found in _URI.finditer(text):
+        if found.start() >= at:  # else it is in the options of the URI before
+            scheme = re.split(r"[^a-z0-9+.-]", text[max(0, found.start() - 20) : found.start()].lower())[-1]
+            rest, end = found[1], found.end()
+            cut = rest[-1:] != ":" and ("@" not in rest or not {*rest.rpartition("@")[2]} & {*"/.:"})  # no host yet
+            if cut and _has_password(scheme, rest) and (later := _LATER.match(text, end)):
+                rest, end = rest + later[0], later.end()
+            options = _OPTIONS.match(text, end) if "?" in rest else None
+            parts += [text[at : found.start()], "://", _place(scheme, rest)]
+            at = end if options is None else options.end()
+    return "".join([*parts, text[at:]])
+
+
+def _place(scheme: str, rest: str) -> str:
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    if "@" in rest and _has_password(scheme, rest):  # which may hold any of @ / ? #
+        rest = rest.rpartition("@")[2]
+    elif "@" in authority and scheme not in _CONTAINERS:
+        rest = rest[authority.rindex("@") + 1 :]
+    return rest.partition("?")[0]
+
+
+def _has_password(scheme: str, rest: str) -> bool:
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    _, colon, port = authority.partition(":")
+    if authority.startswith("[") or not colon:
+        return False
+    return "@" in port or scheme in _BUCKETS or not _PORTS.fullmatch(port)

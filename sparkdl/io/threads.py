@@ -6,12 +6,14 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import Generic, TypeVar
 
 CAPACITY = 100_000  # items that may wait in a BackgroundQueue, by default
-CLOSING = 60.0  # seconds that BackgroundQueue.close waits for its thread, at most
+CLOSING = 60.0  # seconds that BackgroundQueue.close waits for its thread, by default
+OBSERVING = 10.0  # seconds that an observer of a fit may delay its end: a listener, the progress bar, a written file
 
 T = TypeVar("T")
 
@@ -32,10 +34,25 @@ def in_background(call: Callable[[], T], name: str) -> Future[T]:
     return future
 
 
+def observe(call: Callable[[], object], what: str) -> None:
+    """Run ``call`` for at most ``OBSERVING`` seconds; if it fails or takes longer, warn that ``what`` does."""
+    future = in_background(call, what)
+    if not wait([future], OBSERVING).done:
+        warn(f"{what} does not end within {OBSERVING:g} s")
+    elif (error := future.exception()) is not None:
+        warn(f"{what} failed: {type(error).__name__}: {error}")
+
+
+def warn(message: str, error: BaseException | None = None) -> None:
+    """Log a warning in a thread, with the traceback of an error: a handler may write to a stream that blocks."""
+    wait([in_background(partial(logger.warning, message, exc_info=error), "sparkdl-warning")], 1.0)
+
+
 class BackgroundQueue(Generic[T]):
     """A bounded queue whose items a thread passes to ``call``; if it is full, items are dropped and counted.
 
     The first item of a burst waits ``linger`` seconds for others. The thread calls ``end`` after the last item.
+    ``close`` waits for the thread ``limit`` seconds at most, by default ``CLOSING``.
     """
 
     def __init__(
@@ -46,12 +63,13 @@ class BackgroundQueue(Generic[T]):
         *,
         linger: float = 0.0,
         end: Callable[[], None] | None = None,
+        limit: float | None = None,
     ) -> None:
-        self.lost = 0
+        self.lost, self._limit = 0, limit
         self._call, self._capacity, self._linger, self._end = call, capacity, linger, end
         self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._closed = threading.Event()
-        self._given_up = self._busy = False
+        self._given_up = self._busy = self._failed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -68,26 +86,32 @@ class BackgroundQueue(Generic[T]):
         self._queue.put(item)
 
     def close(self) -> None:
-        """Process the waiting items for at most ``CLOSING`` seconds; later items are dropped."""
+        """Process the waiting items for at most ``limit`` seconds; later items are dropped."""
         if self._closed.is_set():
             return
         self._closed.set()
         self._queue.put(None)
-        self._thread.join(CLOSING)
+        limit = CLOSING if self._limit is None else self._limit
+        self._thread.join(limit)
         if self._thread.is_alive():
             self._given_up = True
             dropped = max(0, self._queue.qsize() - 1)  # without the end marker
             self.lost += dropped
-            name = self._thread.name
-            logger.warning("thread %s did not end within %g s; %d waiting items are dropped", name, CLOSING, dropped)
+            warn(f"{self._thread.name} does not end within {limit:g} s; {dropped} waiting items are dropped")
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             self._busy = True
             if self._linger and self._queue.empty():
                 self._closed.wait(self._linger)
-            if not self._given_up:
-                self._call(item)
+            try:
+                if not self._given_up:
+                    self._call(item)
+            except Exception as error:  # the next items may be sound
+                if not self._failed:
+                    warn(f"{self._thread.name} failed, and will not tell of it again", error)
+                self._failed = True
+                self.lost += 1
             self._busy = False
         if self._end is not None:
             self._end()

@@ -6,7 +6,6 @@ import logging
 import os
 import platform
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -16,8 +15,8 @@ from pyspark.ml.param import Params
 from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.redaction import public
-from sparkdl.io.threads import BackgroundQueue
+from sparkdl.io.redaction import masked, public
+from sparkdl.io.threads import OBSERVING, BackgroundQueue, observe
 from sparkdl.ml.persistence.formatting import to_json_value
 from sparkdl.ml.report import Report
 from sparkdl.ml.run import Run
@@ -54,22 +53,27 @@ class Watch:
     ) -> None:
         name = "" if run.directory is None else public(run.directory).rstrip("/").rpartition("/")[2]
         self.title = f"{type(estimator).__name__} {name}".rstrip()
-        self._run, self._progress = run, Progress()
+        self._run = run
         self._configuration: dict[str, Any] = {"class": type(estimator).__name__}
         for param in filter(estimator.isDefined, estimator.params):
             # The accessor: a default may depend on another Param, as a loss does.
             getter = getattr(estimator, f"get{param.name[0].upper()}{param.name[1:]}", None)
             value = estimator.getOrDefault(param) if getter is None else getter()
-            self._configuration[param.name] = to_json_value(value)
+            shown = to_json_value(value)
+            self._configuration[param.name] = masked(shown) if isinstance(shown, str) else shown
         self._fraction = self._configuration.get("validationFraction")  # None once its rows are logged
         if run.directory is not None:
             self._configuration["runDir"] = public(run.directory)
         self._trackers = TrackerList(trackers, TrackerContext(self.title, run.directory, self._configuration))
         self._calls: BackgroundQueue[Callable[[], None]] | None = None
         if trackers:  # a tracker may be slow, so it has its own queue, and nothing waits for it
-            self._calls = BackgroundQueue(lambda call: call(), "sparkdl-trackers")
+            names = ", ".join(type(tracker).__name__ for tracker in trackers)
+            self._calls = BackgroundQueue(lambda call: call(), f"the trackers {names}")
         self.phases, self._unit = PhaseTotals(), unit
-        views: list[Callable[[Event], None]] = [self._progress, WorkerLogs(), self.phases, self._receive]
+        # They write to a stream, which may block.
+        self._shown = BackgroundQueue(Progress(), "the progress bar", limit=OBSERVING)
+        self._lines = BackgroundQueue(WorkerLogs(), "workers' lines", limit=OBSERVING)
+        views: list[Callable[[Event], None]] = [self._shown.put, self._lines.put, self.phases, self._receive]
         self.logbook = EventLog(run.events if events else None, views)
         self._worked = False  # whether a worker or a round has reported work
 
@@ -82,13 +86,14 @@ class Watch:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        message = None if error is None else f"{type(error).__name__}: {error}"[:2_000]
+        message = None if error is None else masked(f"{type(error).__name__}: {error}")[:2_000]
         begun = self.logbook.received > 0  # a run that fails its checks leaves no trace
         if begun:
             # A fit that failed its checks did not touch the run in this directory, whose page ignores this end.
             refused = isinstance(error, InvalidInput) and not self._worked
             self.logbook.note("end", {"error": message, "refused": refused})
-        self._progress.close()
+        self._lines.close()
+        self._shown.close()
         self.logbook.close()
         if error is not None and begun:
             self._draw()
@@ -105,8 +110,8 @@ class Watch:
         values = {**values, "events": logbook.received, "events_dropped": logbook.dropped}
         if logbook.dropped_at_least:
             values["events_dropped_at_least"] = True
-        run.save("history", history)
-        run.save("report", values)
+        observe(partial(run.save, "history", history), "writing history.json")
+        observe(partial(run.save, "report", values), "writing report.json")
         return Report(values, history=history, directory=run.directory)
 
     def finish(self, model: Any) -> None:
@@ -131,13 +136,8 @@ class Watch:
             self._calls.close()
 
     def _draw(self) -> None:
-        """Write the timeline; its failure must not fail a finished run."""
-        if self._run.directory is None or self.logbook.folder is None:
-            return
-        try:
-            write_timeline(self._run.directory)
-        except Exception as error:
-            warnings.warn(f"sparkdl could not write the timeline: {type(error).__name__}: {error}", stacklevel=4)
+        if self._run.directory is not None and self.logbook.folder is not None:
+            observe(partial(write_timeline, self._run.directory), "writing timeline.json")
 
 
 def _environment(session: SparkSession) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Declarations of Params: doc, converter, default and scope. They generate accessors and constructors.
 
     class BatchParams(ValidatedParams):
-        batchSize: Param[int] = param("rows of a batch", at_least(1, to_int), 256)
+        batchSize: Param[int] = param("rows of a batch", number(Count), 256)
 
 This class has ``getBatchSize`` and ``setBatchSize``. A subclass of ``ConstructedParams`` also has a constructor and a
 ``setParams`` with an argument for each Param. ``param_stubs`` writes the same methods into stubs for type checkers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from os import PathLike, fspath
-from typing import Any
+from typing import Annotated, Any
 
 from pyspark.ml import Estimator
 from pyspark.ml.evaluation import Evaluator
@@ -13,7 +13,7 @@ from pyspark.ml.param import TypeConverters
 
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.data.columns import InputColumn
-from sparkdl.errors import InvalidInput
+from sparkdl.io import fields
 from sparkdl.ml.param_declaration import Converter
 from sparkdl.rounds import is_algorithm
 from sparkdl.training.monitored_value import named_metrics
@@ -25,8 +25,8 @@ def by_value(convert: Callable[[Any], Any]) -> Converter:
     return lambda value, name: convert(value)
 
 
-to_int = by_value(TypeConverters.toInt)
-to_float = by_value(TypeConverters.toFloat)
+to_int = by_value(lambda value: TypeConverters.toInt(fields.plain(value)))  # pyspark takes few of numpy's scalars
+to_float = by_value(lambda value: TypeConverters.toFloat(fields.plain(value)))
 to_boolean = by_value(TypeConverters.toBoolean)
 to_string = by_value(lambda value: str(TypeConverters.toString(value)))  # np.str_ is no plain JSON
 to_path = by_value(lambda value: str(TypeConverters.toString(fspath(value) if isinstance(value, PathLike) else value)))
@@ -36,24 +36,19 @@ to_list = by_value(lambda value: list(TypeConverters.toList(value)))  # toList r
 
 def checked(valid: Callable[[Any], bool], expected: str, convert: Converter | None = None) -> Converter:
     """A converter that raises ``InvalidInput`` unless the converted value is ``valid``."""
-
-    def check(value: Any, name: str) -> Any:
-        converted = value if convert is None else convert(value, name)
-        if not valid(converted):
-            raise InvalidInput(f"{name} is {value!r}; expected {expected}.")
-        return converted
-
-    return check
+    return number(Annotated[Any, fields.Rule(expected, valid)], convert or (lambda value, name: value))
 
 
-def at_least(least: float, convert: Converter = to_int) -> Converter:
-    """A converter that raises ``InvalidInput`` for numbers below ``least``."""
-    return checked(lambda number: number >= least, f"at least {least:g}", convert)
+def number(kind: Any, convert: Converter = to_int) -> Converter:
+    """A converter to the numbers of an annotation of ``sparkdl.io.fields``, such as ``Count | None``."""
+    return lambda value, name: fields.checked(convert(value, name), kind, name)
 
 
-def positive(expected: str = "a number above 0", *, finite: bool = False) -> Converter:
-    """A converter that raises ``InvalidInput`` unless a number is above 0 and, with ``finite``, finite."""
-    return checked(lambda number: number > 0 and not (finite and math.isinf(number)), expected, to_float)
+to_count = number(fields.Count)
+to_seed = number(fields.Seed)
+to_several = number(fields.Several)
+to_fraction = number(fields.Fraction, to_float)
+to_amount = number(fields.NonNegative, to_float)
 
 
 def one_of(choices: tuple[str, ...]) -> Converter:
@@ -78,7 +73,6 @@ to_estimators = list_of(Estimator, "a list of pyspark.ml Estimators")
 to_evaluator = checked(
     lambda value: isinstance(value, Evaluator), "a pyspark.ml Evaluator, such as RegressionEvaluator()"
 )
-to_fraction = checked(lambda number: 0 < number < 1, "a number above 0 and below 1", to_float)
 to_class_weights = checked(
     lambda weights: (
         weights == "balanced"
@@ -88,7 +82,7 @@ to_class_weights = checked(
     by_value(lambda value: value if isinstance(value, str) else TypeConverters.toListFloat(value)),
 )
 to_thresholds = checked(
-    lambda numbers: len(numbers) >= 2 and min(numbers) >= 0 and numbers.count(0.0) <= 1,
+    lambda numbers: len(numbers) >= 2 and all(0 <= one < math.inf for one in numbers) and numbers.count(0.0) <= 1,
     "a number of at least 0 for each class, at most one of them 0",
     by_value(TypeConverters.toListFloat),
 )

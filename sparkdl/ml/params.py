@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import (
@@ -26,26 +26,29 @@ from torch import nn
 from sparkdl.cluster.group.devices import BACKENDS
 from sparkdl.data.columns import InputColumn
 from sparkdl.data.device_cache import MODES as MODES_OF_CACHE
+from sparkdl.io.fields import Natural, Positive, Rule
 from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param
 from sparkdl.ml.param_types import (
-    at_least,
+    number,
     one_of,
-    positive,
+    to_amount,
     to_arguments,
     to_boolean,
     to_class_weights,
     to_columns,
+    to_count,
     to_float,
     to_fraction,
     to_function,
-    to_int,
     to_interval,
     to_labels,
     to_list,
     to_metrics,
     to_optimizer,
     to_path,
+    to_seed,
+    to_several,
     to_strategy,
     to_string,
     to_strings,
@@ -130,19 +133,19 @@ class RunParams(ConstructedParams):
         _RESTARTS,
     )
     taskCpus: Param[int | None] = param(
-        "cores of each task that trains; None for spark.task.cpus", at_least(1), None, _HOW
+        "cores of each task that trains; None for spark.task.cpus", to_count, None, _HOW
     )
     taskGpus: Param[float | None] = param(
         "GPUs of each task that trains, below 1 if tasks share one; with device='cuda' None is 1, if the executors "
         "have GPUs",
-        positive("a number above 0, or None"),
+        number(Positive | None, to_float),
         None,
         _HOW,
     )
-    resourceTimeout: Param[float] = param("seconds to wait for task slots", at_least(0, to_float), 120.0, _RESTARTS)
+    resourceTimeout: Param[float] = param("seconds to wait for task slots", to_amount, 120.0, _RESTARTS)
     collectiveTimeout: Param[float] = param(
         "seconds that a worker waits for the others in a collective, such as a sum of gradients",
-        positive("a number above 0"),
+        number(Positive, to_float),
         600.0,
         _RESTARTS,
     )
@@ -158,19 +161,19 @@ class RunParams(ConstructedParams):
         _HOW & ~Scope.TASK,
     )
     maxRestarts: Param[int] = param(
-        "restarts of a failed gang; a failure that would recur causes none", at_least(0, to_int), 3, _RESTARTS
+        "restarts of a failed gang; a failure that would recur causes none", number(Natural), 3, _RESTARTS
     )
     minWorkers: Param[int | None] = param(
-        "smallest gang that starts if slots are missing; None for numWorkers", at_least(1), None, _RESTARTS
+        "smallest gang that starts if slots are missing; None for numWorkers", to_count, None, _RESTARTS
     )
     elasticTimeout: Param[float] = param(
-        "seconds to wait for the slots of all workers before fewer start", at_least(0, to_float), 300.0, _RESTARTS
+        "seconds to wait for the slots of all workers before fewer start", to_amount, 300.0, _RESTARTS
     )
     maxRounds: Param[int | None] = param(
-        "largest number of rounds of an algorithm; None for no limit", at_least(1), None, _ONLY_ROUNDS
+        "largest number of rounds of an algorithm; None for no limit", to_count, None, _ONLY_ROUNDS
     )
     maxSeconds: Param[float | None] = param(
-        "seconds after which no other round begins; None for no limit", at_least(0, to_float), None, _ONLY_ROUNDS
+        "seconds after which no other round begins; None for no limit", to_amount, None, _ONLY_ROUNDS
     )
     telemetry: Param[bool] = param(
         "whether workers report progress, phases and events; False sends only heartbeats", to_boolean, True, _HOW
@@ -204,7 +207,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         _STEPS,
     )
     learningRate: Param[float | None] = param(
-        "learning rate of the optimizer; None for the optimizer's default", at_least(0, to_float), None, _STEPS
+        "learning rate of the optimizer; None for the optimizer's default", to_amount, None, _STEPS
     )
     optimizerArgs: Param[dict[str, Any]] = param(
         "other arguments of the optimizer by name, such as weight_decay", to_arguments, {}, _STEPS
@@ -256,19 +259,19 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         "workers of a gang, or shards of rounds; one task each. With None a gang takes all slots, at most one for each "
         "batchSize rows; rounds have spark.default.parallelism shards, on GPUs one for each slot, and an ensemble's "
         "member has one worker",
-        at_least(1),
+        to_count,
         None,
         ~(Scope.RUN | Scope.PIPELINE),
     )
-    batchSize: Param[int] = param("rows of the GLOBAL batch", at_least(1), 256, _NOT_IN_ROUNDS)
+    batchSize: Param[int] = param("rows of the GLOBAL batch", to_count, 256, _NOT_IN_ROUNDS)
     dropLast: Param[bool] = param(
         "whether an epoch leaves out its last step if that has fewer rows than batchSize, unless it is the only one",
         to_boolean,
         False,
         _NOT_IN_ROUNDS,
     )
-    epochs: Param[int] = param("passes over the data", at_least(1), 10, _NOT_IN_ROUNDS & ~Scope.RUN)
-    seed: Param[int] = param("seed of weights, permutations and dropout", to_int, 0)
+    epochs: Param[int] = param("passes over the data", to_count, 10, _NOT_IN_ROUNDS & ~Scope.RUN)
+    seed: Param[int] = param("seed of weights, permutations and dropout", to_seed, 0)
     precision: Param[str] = param(
         "fp32, bf16 or fp16 (autocast; fp16 scales the loss), or fp64", one_of(PRECISIONS), "fp32"
     )
@@ -297,13 +300,13 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     )
     maxGradNorm: Param[float | None] = param(
         "largest L2 norm of the global gradient, or with local steps of each worker's own; None for any",
-        positive("a number above 0, or None"),
+        number(Annotated[float, Rule("a number above 0", lambda number: number > 0)] | None, to_float),
         None,
         _STEPS,
     )
-    microBatches: Param[int] = param("micro-batches of each worker per step", at_least(1), 1, _NOT_IN_ROUNDS)
+    microBatches: Param[int] = param("micro-batches of each worker per step", to_count, 1, _NOT_IN_ROUNDS)
     numClasses: Param[int | None] = param(
-        "number of classes, which bounds labels; None takes the width of the model's output", at_least(2), None
+        "number of classes, which bounds labels; None takes the width of the model's output", to_several, None
     )
     multiLabel: Param[bool] = param(
         "whether a TorchClassifier's labels are independent, each 0 or 1, in several columns or an array column; the "
@@ -313,7 +316,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     )
     patience: Param[int | None] = param(
         "epochs, or rounds, without a better value of monitor before training ends; None trains all epochs",
-        at_least(1),
+        to_count,
         None,
     )
     monitor: Param[str | None] = param(
@@ -326,7 +329,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         "better value of monitor: 'min' or 'max'; 'auto' asks the metric, and minimizes a loss", one_of(MODES), "auto"
     )
     minDelta: Param[float] = param(
-        "improvement of monitor below which an epoch, or round, is no better", at_least(0, to_float), 0.0
+        "improvement of monitor below which an epoch, or round, is no better", to_amount, 0.0
     )
     keepBest: Param[bool | None] = param(
         "whether the model has the weights of the epoch, or round, with the best value of monitor, not the last; None "
@@ -350,7 +353,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     replicaCheckInterval: Param[int | None] = param(
         "steps between two checks that all replicas are equal, as after each step of AllReduce; None checks after each "
         "epoch alone, as with every strategy",
-        at_least(1),
+        to_count,
         None,
         _RESTARTS,
     )

@@ -24,12 +24,12 @@ from sparkdl.data.batching import row_bytes
 from sparkdl.data.device_cache import fits
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import BelowOne, CheckedFields, Count, NonNegative
 from sparkdl.rounds.evaluate import batches, summed_losses
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import pieces, trainable
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.objective import Objective
-from sparkdl.training.strategies.hyperparameters import check, check_at_least, check_integers
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,6 @@ class Problem:
 
     @cached_property
     def _held(self) -> list[Batch] | None:
-        """The shard's batches on a GPU if they fit there beside the graphs, since every expansion reads them."""
         device = self.objective.device
         if not fits(row_bytes(self.shard) * self.shard.rows, device, "auto"):
             return None
@@ -130,7 +129,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class ConjugateGradient:
+class ConjugateGradient(CheckedFields):
     """Exact solver if the loss is quadratic in the parameters, as squared errors of a linear model are.
 
     It solves ``H x = b`` by conjugate gradients until the residual is at rounding level.
@@ -140,12 +139,9 @@ class ConjugateGradient:
             it must be below ``sqrt(tolerance)`` or at rounding level; else ``solve`` raises.
     """
 
-    tolerance: float = 1e-12
+    tolerance: BelowOne = 1e-12
 
     uses_optimizer = False
-
-    def __post_init__(self) -> None:
-        check(self, "tolerance", 0 <= self.tolerance < 1, "from 0 to below 1")
 
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution.
@@ -170,7 +166,7 @@ class ConjugateGradient:
 
 
 @dataclass(frozen=True)
-class NewtonCG:
+class NewtonCG(CheckedFields):
     """Inexact Newton-CG for smooth convex losses, warm-started at the shard's last solution.
 
     Conjugate gradients give a step, which is halved until ``f`` decreases enough: J. Nocedal and S. Wright, Numerical
@@ -184,16 +180,11 @@ class NewtonCG:
         iterations: largest number of Newton steps.
     """
 
-    reduction: float = 0.1
-    tolerance: float = 1e-10
-    iterations: int = 20
+    reduction: BelowOne = 0.1
+    tolerance: NonNegative = 1e-10
+    iterations: Count = 20
 
     uses_optimizer = False
-
-    def __post_init__(self) -> None:
-        check_integers(self, iterations=1)
-        check_at_least(self, tolerance=0)
-        check(self, "reduction", 0 <= self.reduction < 1, "from 0 to below 1")
 
     def solve(self, problem: Problem) -> None:
         """Set the module to the solution."""
@@ -212,7 +203,7 @@ class NewtonCG:
 
 
 @dataclass(frozen=True)
-class LocalSGDSolver:
+class LocalSGDSolver(CheckedFields):
     """Inexact solver for networks: epochs of the objective's optimizer, warm-started at the shard's last solution.
 
     Attributes:
@@ -220,13 +211,10 @@ class LocalSGDSolver:
         batch_size: rows of a step.
     """
 
-    epochs: int = 1
-    batch_size: int = 32
+    epochs: Count = 1
+    batch_size: Count = 32
 
     uses_optimizer = True
-
-    def __post_init__(self) -> None:
-        check_integers(self, epochs=1, batch_size=1)
 
     def solve(self, problem: Problem) -> None:
         """Set the module to the result of the epochs."""

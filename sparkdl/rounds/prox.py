@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from torch import Tensor
 
 from sparkdl.errors import InvalidInput
-from sparkdl.training.strategies.hyperparameters import check, check_at_least
+from sparkdl.io.fields import CheckedFields, NonNegative, Rule, within
 
 
 class Prox(Protocol):
@@ -38,12 +38,9 @@ class Prox(Protocol):
 
 
 @dataclass(frozen=True)
-class _Strength:
-    strength: float
+class _Strength(CheckedFields):
+    strength: NonNegative
     penalize_bias: bool = False
-
-    def __post_init__(self) -> None:
-        check_at_least(self, strength=0)
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class L2(_Strength):
 
 
 @dataclass(frozen=True)
-class ElasticNet:
+class ElasticNet(CheckedFields):
     """``strength (ratio ||z||_1 + (1 - ratio)/2 ||z||^2)``.
 
     Attributes:
@@ -84,13 +81,9 @@ class ElasticNet:
         penalize_bias: whether biases are penalised as well.
     """
 
-    strength: float
-    ratio: float = 0.5
+    strength: NonNegative
+    ratio: Annotated[float, within(0.0, 1.0)] = 0.5
     penalize_bias: bool = False
-
-    def __post_init__(self) -> None:
-        check_at_least(self, strength=0)
-        check(self, "ratio", 0 <= self.ratio <= 1, "0 (L2) to 1 (L1)")
 
     def prox(self, v: Tensor, t: float) -> Tensor:
         """``soft(v, t l a) / (1 + t l (1 - a))``."""
@@ -98,7 +91,7 @@ class ElasticNet:
 
 
 @dataclass(frozen=True)
-class Box:
+class Box(CheckedFields):
     """Bounds on the entries.
 
     Attributes:
@@ -107,11 +100,11 @@ class Box:
         penalize_bias: whether biases are bounded as well.
     """
 
-    low: float = float("-inf")
-    high: float = float("inf")
+    low: Annotated[float, Rule("a number", lambda number: True)] = float("-inf")
+    high: Annotated[float, Rule("a number", lambda number: True)] = float("inf")
     penalize_bias: bool = False
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not self.low <= self.high:
             raise InvalidInput(f"Box has low={self.low!r} and high={self.high!r}; expected low to be at most high.")
 

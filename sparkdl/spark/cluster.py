@@ -24,6 +24,7 @@ from sparkdl.cluster.tasks import TaskRunner
 from sparkdl.cluster.worker import Work, WorkerTask
 from sparkdl.data.columns import Columns
 from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, WorkerLost
+from sparkdl.io.fields import Count, NonNegative, Positive, checked
 from sparkdl.io.pickling import ship
 from sparkdl.spark.address_exchange import AddressBook
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
@@ -45,7 +46,7 @@ from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.tasks import SparkTaskRunner
 from sparkdl.spark.warm_up import await_warm_up, warm_up
 from sparkdl.telemetry.channel import Channel
-from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.event import Event, observed
 from sparkdl.telemetry.log_forwarding import level_of
 from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.task_recorder import Reporting
@@ -96,17 +97,16 @@ class SparkCluster:
         logs: str = "off",
         title: str = "sparkdl",
     ) -> None:
-        if size < 1:
-            raise InvalidInput(f"size is {size}; expected at least 1 worker.")
         if limit := setting(spark, "spark.executor.pyspark.memory"):
             warnings.warn(
                 f"spark.executor.pyspark.memory is {limit}: it limits the address space of workers, of which torch and "
                 "memory-mapped rows take more than they use. Leave it unset, and set spark.executor.memoryOverhead.",
                 stacklevel=3,
             )
-        self.size, self._spark, self._device, self._backend = size, spark, device, backend
+        self.size, self._spark, self._device, self._backend = checked(size, Count, "size"), spark, device, backend
         self._requests = TaskResources.of_training(spark, device, cpus=task_cpus, gpus=task_gpus)
-        self._timeout, self._resource_timeout = timeout, resource_timeout
+        self._timeout = checked(timeout, Positive, "timeout")
+        self._resource_timeout = checked(resource_timeout, NonNegative, "resource_timeout")
         self._allow_unencrypted = allow_unencrypted
         self._event_directory, self._level, self._title = event_directory, level_of(logs), title
 
@@ -139,11 +139,17 @@ class SparkCluster:
         Raises:
             pyspark.errors.PySparkException: the query of the data failed before any worker started.
         """
-        size = gang_size(size, self.size)
+        with observed(listener) as shown:
+            failures = _FailureListener(shown, gang_size(size, self.size), attempt)
+            return self._gang(work, data, columns, failures, guard or CancellationToken())
+
+    def _gang(
+        self, work: Work, data: Any, columns: Any, failures: _FailureListener, guard: CancellationToken
+    ) -> list[Any]:
+        size, attempt = failures.size, failures.attempt
         check(self._spark, size, self._requests, allow_unencrypted=self._allow_unencrypted)
         self.warm_up()
         frame, specification = self._frame(data, columns, size)
-        failures, guard = _FailureListener(listener, size, attempt), guard or CancellationToken()
 
         def waiting(what: str, seconds: float) -> None:
             guard.check()
@@ -193,7 +199,7 @@ class SparkCluster:
         if not self._requests.is_default:
             check_slots(self._spark, 1, self._requests)  # else Spark would wait for ever
         self.warm_up()
-        with self._channel(listener) if listener is not None else nullcontext() as endpoint:
+        with observed(listener) as shown, nullcontext() if listener is None else self._channel(shown) as endpoint:
             runner = SparkTaskRunner(
                 self._spark,
                 data,
@@ -204,7 +210,7 @@ class SparkCluster:
                 device=self._device,
                 reporting=Reporting(endpoint, None if listener is None else self._event_directory, level=self._level),
                 title=self._title,
-                listener=listener,
+                listener=shown,
             )
             with closing(runner):
                 runner.pack()
@@ -280,9 +286,7 @@ def _title_of(work: Work) -> str:
 
 
 class _FailureListener:
-    """Records failures while the job runs, and cancels the job if another worker still runs ``_GRACE`` s later."""
-
-    def __init__(self, listener: Listener | None, size: int, attempt: int) -> None:
+    def __init__(self, listener: Listener, size: int, attempt: int) -> None:
         self.failures: list[Failure] = []
         self.started: dict[int, ErrorContext] = {}
         self.size, self.attempt = size, attempt
@@ -299,11 +303,10 @@ class _FailureListener:
                 self._alarm = threading.Timer(_GRACE, self.cancel)
                 self._alarm.daemon = True
                 self._alarm.start()
-        if self._listener is not None:
-            self._listener(event)
+        self._listener(event)
 
     def waiting(self, what: str, seconds: float) -> None:
-        if self._listener is not None and seconds > 1.0 and not self.started:
+        if seconds > 1.0 and not self.started:
             self._listener(Event("waiting", -1, 0, time.time(), None, {"what": what, "seconds": seconds}))
 
     def close(self) -> None:

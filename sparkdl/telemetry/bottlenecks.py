@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkdl.telemetry.event import Event, sound
+from sparkdl.telemetry.event import Event, readable
 from sparkdl.telemetry.step_timer import PHASES
 
 SKEWED = 1.2
@@ -154,7 +154,7 @@ class PhaseTotals:
 
     def __call__(self, event: Event) -> None:
         """Take an event."""
-        if event.kind == "step" and sound(event):
+        if event.kind == "step" and readable(event):
             self._by_rank.setdefault(event.rank, Counter()).update(event.payload["seconds"])
         at, phase, rank = event.received or event.time, event.payload.get("name"), event.rank
         if event.kind == "attempt":
@@ -162,7 +162,7 @@ class PhaseTotals:
         elif event.kind == "started":  # after imports
             before = self._startup["imports", event.attempt].get(rank, 0.0)
             self._startup["workers", event.attempt][rank] = at - self._begun.get(event.attempt, at) - before
-        elif event.kind == "span" and phase in STARTUP and sound(event):
+        elif event.kind == "span" and phase in STARTUP and readable(event):
             spent = self._startup[phase, event.attempt]
             spent[rank] = spent.get(rank, 0.0) + event.payload["seconds"]
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.io import files
-from sparkdl.telemetry.event import Event, sound
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_reader import read_events
 
 WINDOW = 600.0
@@ -97,7 +97,6 @@ def _by_steps(
 
 
 def _phases(payload: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
-    """Each phase of a step, its begin and its end."""
     for (phase, begin), (_, end) in itertools.pairwise([*payload["marks"], ["", payload["end"]]]):
         yield phase, begin, end
 
@@ -107,7 +106,7 @@ def trace(events: Sequence[Event]) -> dict[str, Any]:
     clocks = Clocks.of(events)
     entries: list[dict[str, Any]] = []
     threads: dict[tuple[int, str], int] = {}
-    for event in filter(sound, events):
+    for event in events:
         if event.kind == "step":
             entries += _step(event, clocks)
         elif event.kind == "span":

@@ -11,21 +11,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from sparkdl.telemetry.event import Event, sound
+from sparkdl.telemetry.event import Event
 
 _FREQUENT = ("step", "progress", "span")
 _COUNTS = ("steps", "rows", "bytes")
 
 
 def thinned(events: Iterable[Event], most: int) -> list[Event]:
-    """Downsample the frequent kinds of events to about ``most`` in all; drop malformed events.
+    """Downsample the frequent kinds of events to about ``most`` in all.
 
     Each worker's events must be in the order of time.
     """
     others: list[Event] = []
     series: dict[tuple[str, int, int], _Series] = defaultdict(_Series)
     every, count = 1, 0
-    for event in filter(sound, events):
+    for event in events:
         if event.kind not in _FREQUENT:
             others.append(event)
             continue
@@ -40,8 +40,6 @@ def thinned(events: Iterable[Event], most: int) -> list[Event]:
 
 @dataclass
 class _Series:
-    """Downsampled events of one kind of one worker, and the latest events, merged into one."""
-
     done: list[Event] = field(default_factory=list)
     waiting: list[Event] = field(default_factory=list)
     count: int = 0

@@ -7,11 +7,14 @@ import logging
 import numbers
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import Count, fits, within
+from sparkdl.io.threads import OBSERVING, BackgroundQueue, warn
 from sparkdl.telemetry.protocol import MAX_FRAME, MAX_HELLO
 
 _ATOMS = frozenset((str, int, float, bool, type(None)))
@@ -70,28 +73,41 @@ class Event:
             values = {name: fields[name] for name in _TYPES}
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InvalidInput(f"expected an event as JSON, got {text[:80]!r}: {error!r}") from error
-        for name, types in _TYPES.items():
-            if not isinstance(values[name], types):
+        for name, kind in _TYPES.items():
+            if not fits(values[name], kind):
                 raise InvalidInput(f"an event's {name} cannot be {values[name]!r:.80}")
         return cls(**values)
 
 
-_TYPES: dict[str, Any] = {"kind": str, "rank": int, "attempt": int, "time": (int, float), "payload": dict}
-_TYPES |= {"clock": (dict, type(None)), "host": str, "received": (int, float, type(None))}
-_TYPES |= {"recorder": str, "number": int}
-
-
-_NUMBER = (int, float)
+_Time = Annotated[float, within(0.0, 1e11)]  # seconds, also unix seconds: a clock that went wrong is beyond them
+_Whole = Annotated[int, within(0, 1 << 63)]
+_TYPES: dict[str, Any] = {"kind": str, "rank": Annotated[int, within(-1, 1 << 31)], "attempt": _Whole, "time": _Time}
+_TYPES |= {"received": _Time | None, "clock": dict[str, _Whole] | None, "payload": dict, "host": str}
+_TYPES |= {"recorder": str, "number": _Whole}
+_UNITS: dict[str, Any] = dict.fromkeys(("member", "candidate", "round", "epoch"), _Whole | None)
+_STEP = dict.fromkeys(("steps", "rows", "bytes"), _Whole) | dict.fromkeys(("start", "end"), _Time)
 _FIELDS: dict[str, dict[str, Any]] = {
-    "step": dict.fromkeys(("steps", "rows", "bytes"), int)
-    | {"seconds": dict, "start": _NUMBER, "marks": list, "end": _NUMBER},
-    "span": {"name": str, "start": _NUMBER, "seconds": _NUMBER},
+    "step": {**_STEP, "marks": list[Any], "seconds": dict[str, _Time]},
+    "span": {"name": str, "start": _Time, "seconds": _Time, "thread": str | None},
+    "progress": {"steps": Count, "epochs": Count, "rows_per_second": float | None},
+    **{unit: _UNITS | {unit: _Whole} for unit in _UNITS},
+    "members": {"count": _Whole},
+    "attempt": {"size": _Whole},
+    "begin": {"environment": dict},
+    "end": {"error": str | None},
 }
 
 
-def sound(event: Event) -> bool:
+def readable(event: Event) -> bool:
     """Whether an event has its kind's fields: a user's event may have the same kind and other fields."""
-    return all(isinstance(event.payload.get(name), kind) for name, kind in _FIELDS.get(event.kind, {}).items())
+    payload, clock, kinds = event.payload, event.clock, _FIELDS.get(event.kind, {})
+    marks = payload.get("marks") if "marks" in kinds else []
+    return (
+        (clock is None or clock.keys() >= {"epoch", "step"})
+        and all(type(value) is not int or abs(value) < 1 << 64 for value in payload.values())
+        and all(fits(payload.get(name), kind) for name, kind in kinds.items())
+        and all(fits(mark, list) and [*map(fits, mark, (str, _Time))] == [True, True] for mark in marks or ())
+    )
 
 
 def to_json_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,10 +135,30 @@ def _complaint(error: Exception) -> dict[str, Any]:
 _encode = json.JSONEncoder(separators=(",", ":"), default=_substitute).encode
 
 
+@contextmanager
+def observed(*listeners: Callable[[Event], None] | None) -> Iterator[Callable[[Event], None]]:
+    """A function that passes events to listeners in a thread, so that they neither fail nor delay a run.
+
+    The block's end waits for the listeners, but not longer than ``OBSERVING`` seconds.
+    """
+    calls = [SafeCallback(listener) for listener in listeners if listener is not None]
+
+    def call(event: Event) -> None:
+        for each in calls:
+            each(event)
+
+    events = BackgroundQueue(call, ", ".join(each.name for each in calls), limit=OBSERVING)
+    try:
+        yield events.put
+    finally:
+        events.close()
+
+
 class SafeCallback:
     """Serializes calls of a function from many threads; logs its first exception and suppresses all."""
 
     def __init__(self, call: Callable[[Event], None]) -> None:
+        self.name = f"the listener {getattr(call, '__qualname__', type(call).__name__)}"
         self._call = call
         self._lock = threading.RLock()
         self._failed = False
@@ -132,7 +168,7 @@ class SafeCallback:
         with self._lock:
             try:
                 self._call(event)
-            except Exception:  # a faulty listener must not stop the channel or the training
+            except Exception as error:  # a faulty listener must not stop the channel or the training
                 if not self._failed:
-                    logger.exception("the listener raised at an event %r; its later errors are not logged", event.kind)
-                self._failed = True
+                    self._failed = True
+                    warn(f"{self.name} raised at an event {event.kind!r}; its later errors are not logged", error)

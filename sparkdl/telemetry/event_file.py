@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
 
-from sparkdl.io.redaction import public
+from sparkdl.io.redaction import masked, public
 
 SECONDS = 10.0
 BYTES = 1 << 20
@@ -88,15 +88,11 @@ class EventFile:
 
     def _warn(self, error: Exception) -> None:
         if not self._warned:
-            # Log only the type of a library's error: its text may quote the URI with credentials.
-            cause = error if isinstance(error, OSError) and "://" not in str(error) else type(error).__name__
-            logger.warning("%s cannot be written, so its events are dropped: %s", self, cause)
+            logger.warning("%s cannot be written, so its events are dropped: %s", self, masked(str(error)))
             self._warned = True
 
 
 class _ChunkedFile(EventFile):
-    """Lines in one remote file per few seconds."""
-
     def __init__(self, folder: str, name: str) -> None:
         super().__init__(folder, name)
         self._unique = f"{name}.{uuid.uuid4().hex[:8]}"  # without a look at the folder

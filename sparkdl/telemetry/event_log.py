@@ -53,7 +53,7 @@ class EventLog:
             name = f"{DRIVER}{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
             self._file = open_event_file(folder, name)
             self._queue = BackgroundQueue(
-                self._write, "sparkdl-event-log", capacity, linger=LINGER, end=self._file.close
+                self._write, "writing the events", capacity, linger=LINGER, end=self._file.close
             )
 
     def __enter__(self) -> EventLog:
@@ -105,8 +105,6 @@ class EventLog:
 
 @dataclass
 class _Received:
-    """Received events of one recorder, and the counts of its worker's result."""
-
     count: int = 0
     last: int = 0
     kept: int = 0

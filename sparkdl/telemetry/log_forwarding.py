@@ -18,11 +18,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
 from tqdm.auto import tqdm
 
-from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import checked, one_of
 from sparkdl.telemetry.emit import PROCESS, record
 from sparkdl.telemetry.event import Event
 
@@ -36,8 +36,7 @@ _LONGEST = 10_000  # characters of a line that are forwarded
 
 def level_of(name: str) -> int | None:
     """The ``logging`` number of a level, None for ``"off"``; raises InvalidInput if the level is not in ``LEVELS``."""
-    if name not in LEVELS:
-        raise InvalidInput(f"the level of logs is {name!r}; expected one of {', '.join(LEVELS)}.")
+    checked(name, Annotated[str, one_of(LEVELS)], "the level of logs")
     return None if name == "off" else int(getattr(logging, name.upper()))
 
 
@@ -91,8 +90,6 @@ def forwarding(level: int | None) -> Iterator[None]:
 
 
 class _Forwarder(logging.Handler):
-    """Turns log records into events; also calls ``last``, the handler of last resort that it displaces, if any."""
-
     def __init__(self, level: int, last: logging.Handler | None) -> None:
         super().__init__(level)
         self._limiter, self._last = RateLimiter(), last
@@ -136,6 +133,12 @@ class _TeeStream:
         return getattr(self._stream, name)
 
 
+class Bar(tqdm):  # type: ignore[type-arg]
+    """A bar whose lock is not that of the process's other bars: after a stream's error, tqdm keeps the lock."""
+
+    monitor_interval = 0  # its thread would wait for the lock
+
+
 class WorkerLogs:
     """A listener that writes workers' lines to ``stream`` (default: standard error), above a progress bar if any."""
 
@@ -148,10 +151,10 @@ class WorkerLogs:
         if event.kind != "log" or (left_out := self._limiter.take(payload.get("left_out", 0))) is None:
             return
         if left_out:
-            tqdm.write(f"[{left_out} lines of workers were dropped]", file=self._stream)
+            Bar.write(f"[{left_out} lines of workers were dropped]", file=self._stream)
         source = f"rank {event.rank}" + (f", {event.host}" if event.host else "")
         logger = "" if payload.get("logger") == _PRINTED else f"{payload.get('level')} {payload.get('logger')}: "
-        tqdm.write(f"[{source}] {logger}{payload.get('message')}", file=self._stream)
+        Bar.write(f"[{source}] {logger}{payload.get('message')}", file=self._stream)
 
 
 def pass_on(event: Event) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from threading import RLock
 from typing import Any, TextIO
 
-from tqdm.auto import tqdm
-
 from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.log_forwarding import Bar
 
 # Fields of a history row that are no metrics.
 _ASIDE = frozenset(("epoch", "step", "samples", "loss", "seconds", "rows_per_second"))
@@ -23,6 +23,7 @@ class Progress:
 
     def __init__(self, title: str = "fit", stream: TextIO | None = None) -> None:
         self._title, self._stream = title, stream or sys.stderr
+        Bar.set_lock(RLock())
         self._bar: Any = None
         self._unit = ""  # the bar's unit: an ensemble's members have epochs of their own, which the bar does not show
         self._waiting = False
@@ -61,6 +62,8 @@ class Progress:
             self._alive.clear()
             when = f"in {payload['seconds']:g} s" if payload["seconds"] else "now"
             self._write_line(f"{payload['cause']}; restart {when}")
+        elif event.kind == "end":
+            self.close()
         elif event.kind == "resized":
             self._write_line(f"{payload['size']} of {payload['of']} workers start")
 
@@ -85,7 +88,7 @@ class Progress:
         if self._bar is None:
             self.close()
             self._unit = unit
-            self._bar = tqdm(total=total, desc=self._title, unit=unit, file=self._stream, dynamic_ncols=True)
+            self._bar = Bar(total=total, desc=self._title, unit=unit, file=self._stream, dynamic_ncols=True)
 
     def _move(self, count: int, figures: Mapping[str, str]) -> None:
         self._bar.set_postfix(figures, refresh=False)

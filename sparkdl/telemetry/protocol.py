@@ -164,7 +164,6 @@ class Connection:
         return hmac.digest(self._key, side + self._session + _SEQUENCE.pack(sequence) + payload, _DIGEST)
 
     def _read(self, size: int, deadline: float | None) -> bytes:
-        """Exactly ``size`` bytes; the deadline is for all of them, so a trickle cannot extend it."""
         while len(self._ahead) < size:
             if deadline is not None:
                 self.socket.settimeout(_left(deadline))

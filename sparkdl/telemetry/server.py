@@ -10,11 +10,13 @@ import secrets
 import selectors
 import socket
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.threads import OBSERVING, warn
 from sparkdl.telemetry.protocol import KEY_BYTES, Connection, Endpoint, ProtocolError, shut
 
 MAX_PENDING = 256
@@ -64,7 +66,7 @@ class Server(ABC):
         """Serve a proven connection in its thread until it closes; raise ``ProtocolError`` to reject a payload."""
 
     def close(self) -> None:
-        """Close all connections and join all threads; later calls do nothing. Its own threads get a RuntimeError."""
+        """Close all connections and join all threads, for 10 s at most. Its own threads get a RuntimeError."""
         if threading.current_thread() in self._threads:
             raise RuntimeError("a server cannot be closed from its own threads; close it from another thread")
         with self._lock:
@@ -76,8 +78,11 @@ class Server(ABC):
         with self._lock:
             for connection in self._connections:
                 shut(connection)
+        deadline = time.monotonic() + OBSERVING
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            warn(f"{self._name} does not end within {OBSERVING:g} s")
         for closing in (self._socket, self._alarm, self._wake):
             closing.close()
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import BelowOne, checked
 from sparkdl.training.callbacks import CallbackContext
 
 _START = 10  # of d_t
@@ -40,9 +41,7 @@ class EMA:
     changes_result = True
 
     def __init__(self, decay: float = 0.999) -> None:
-        if not 0 <= decay < 1:
-            raise InvalidInput(f"decay is {decay}; expected a number from 0 to below 1.")
-        self.decay = decay
+        self.decay: float = checked(decay, BelowOne, "EMA.decay")
         self._updates = 0
         self._average: dict[str, Tensor] = {}
 

@@ -10,6 +10,7 @@ import torch
 from sparkdl.data.columns import InputColumn
 from sparkdl.data.shard import Shard, converted, numbers
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count
 
 _CHUNK = 1 << 20  # labels per scan
 
@@ -21,7 +22,7 @@ LabelBounds = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Classes:
+class Classes(CheckedFields):
     """Valid labels of a classifier.
 
     Attributes:
@@ -31,7 +32,7 @@ class Classes:
         by_output: whether the model's output bounds the labels, too; a collate function may change them before.
     """
 
-    count: int | None = None
+    count: Count | None = None
     ignored: int | None = None
     independent: bool = False
     by_output: bool = False

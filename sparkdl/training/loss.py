@@ -179,6 +179,12 @@ def check_loss(loss: object) -> None:
             f"{type(loss).__name__} has reduction={reduction!r}; expected 'mean': losses are averaged over the "
             "global batch, so that the batch size does not change the learning rate."
         )
+    numbers: dict[str, Any] = {}
+    if isinstance(loss, nn.Module) and type(loss).__module__.startswith("torch.nn."):
+        numbers = {**vars(loss), **dict(loss.named_buffers())}
+    for name, value in numbers.items():
+        if isinstance(value, float | Tensor) and not torch.as_tensor(value).isfinite().all():
+            raise InvalidInput(f"{type(loss).__name__} has {name}={value}; expected finite numbers.")
     parameters = loss.named_parameters() if isinstance(loss, nn.Module) else ()
     if trainable := [name for name, value in parameters if value.requires_grad]:
         raise InvalidInput(
@@ -201,7 +207,6 @@ def shapes(value: Any) -> str:
 
 
 def _called(loss: LossFunction | nn.Module, output: Any, target: Tensor) -> Tensor:
-    """Call the loss. On failure report both shapes, since torch's error often names one or none."""
     try:
         value = loss(output, target)
     except InvalidInput:

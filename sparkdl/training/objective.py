@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from sparkdl.data.batch import Input, arguments
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.io.fields import CheckedFields, Rule, one_of
 from sparkdl.telemetry.emit import notify
 from sparkdl.training.loss import Criterion, LossFunction, as_module, check_loss, shapes
 from sparkdl.training.monitored_value import MODES, Mode, mode_of
@@ -41,7 +42,7 @@ INTERVALS = ("epoch", "step")
 
 
 @dataclass(frozen=True)
-class Objective:
+class Objective(CheckedFields):
     """The objective and its arithmetic.
 
     Attributes:
@@ -72,28 +73,19 @@ class Objective:
     optimizer: OptimizerFactory = torch.optim.Adam
     scheduler: SchedulerFactory | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    precision: str = "fp32"
-    max_grad_norm: float | None = None
-    scheduler_interval: str = "epoch"
+    precision: Annotated[str, one_of(PRECISIONS)] = "fp32"
+    max_grad_norm: Annotated[float, Rule("a number above 0", lambda number: number > 0)] | None = None
+    scheduler_interval: Annotated[str, one_of(INTERVALS)] = "epoch"
     monitor: str | None = None
-    monitor_mode: str = "auto"
+    monitor_mode: Annotated[str, one_of(MODES)] = "auto"
     channels_last: bool = False
     compile: str | None = None
     tf32: bool = False
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise InvalidInput(f"precision is {self.precision!r}; expected one of {', '.join(PRECISIONS)}.")
-        if self.scheduler_interval not in INTERVALS:
-            raise InvalidInput(
-                f"schedulerInterval is {self.scheduler_interval!r}; expected one of {', '.join(INTERVALS)}."
-            )
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise InvalidInput(f"maxGradNorm is {self.max_grad_norm!r}; expected a number above 0, or None.")
-        if self.monitor_mode not in MODES:
-            raise InvalidInput(f"monitorMode is {self.monitor_mode!r}; expected one of {', '.join(MODES)}.")
         check_loss(self.loss)
+        super().__post_init__()
         mode_of(self.monitor, self.monitor_mode, self.metrics)  # raises if it is unknown
 
     @property
@@ -254,7 +246,6 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
 
 
 def _compiler_failed(module: nn.Module, error: Exception) -> bool:
-    """Whether the compiler of a module failed; then the module is no longer compiled, and a warning says so."""
     if module._compiled_call_impl is None or not isinstance(error, torch._dynamo.exc.TorchDynamoException):
         return False
     reason = " ".join(str(error).strip().splitlines()[:2])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from sparkdl.data.device_cache import MODES
 from sparkdl.data.transforms import Augment, Collate
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count, NonNegative, Seed, one_of
 from sparkdl.training.callbacks import check_callbacks
 from sparkdl.training.labels import Classes
 from sparkdl.training.layouts import Layout
@@ -19,7 +21,7 @@ from sparkdl.training.strategies.allreduce import AllReduce
 
 
 @dataclass(frozen=True)
-class TrainingSpec:
+class TrainingSpec(CheckedFields):
     """Settings of a run, the same on every worker.
 
     Attributes:
@@ -52,37 +54,29 @@ class TrainingSpec:
     """
 
     objective: Objective
-    batch_size: int
-    epochs: int = 1
-    seed: int = 0
+    batch_size: Count
+    epochs: Count = 1
+    seed: Seed = 0
     strategy: Strategy = field(default_factory=AllReduce)
     layout: Layout = field(default_factory=Replicated)
-    micro_batches: int = 1
+    micro_batches: Count = 1
     shuffle: bool = True
     drop_last: bool = False
     kind: OutputKind | None = None
-    patience: int | None = None
-    min_delta: float = 0.0
+    patience: Count | None = None
+    min_delta: NonNegative = 0.0
     keep_best: bool | None = None
     callbacks: Sequence[Any] = ()
-    replica_check_interval: int | None = None
+    replica_check_interval: Count | None = None
     classes: Classes | None = None
     collate: Collate | None = None
     augment: Augment | None = None
     checkpointer: Any = None  # a Checkpointer; untyped, so that the loop does not import its modules
-    cache_on_device: str = "auto"
+    cache_on_device: Annotated[str, one_of(MODES)] = "auto"
     measured: bool = True
     result_limit: int | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs", "micro_batches"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; expected at least 1.")
-        for name, unit in (("patience", "epoch"), ("replica_check_interval", "step")):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; expected at least 1 {unit}, or None.")
-        if not self.min_delta >= 0:
-            raise InvalidInput(f"min_delta is {self.min_delta}; expected at least 0.")
+    def _check(self) -> None:
         check_callbacks(self.callbacks)
         equal = getattr(self.strategy, "replicated", True)
         if self.replica_check_interval is not None and not equal:

@@ -155,7 +155,6 @@ def test_mistakes_raise(local):
     name = save(local, 1)
     digest, later = Digest.of("00000", b""), local.name(at(2), 0)
     for call, what in [
-        (lambda: Checkpoints(local.directory, run="r", keep=0), "keep is 0; expected at least 1"),
         (lambda: Checkpoints(local.directory, run=""), "run is empty"),
         (lambda: local.write("step-1", "00000", b""), "'step-1' is not a checkpoint's name; expected one from"),
         (lambda: local.write(later, "../up", b""), "a shard cannot be named '../up'; expected letters"),

@@ -120,7 +120,7 @@ def test_objects_of_the_jvm_are_made_in_the_session(spark, ensemble_of, read, wr
         ("Bagging", {"base": TORCH, "numModel": 3}, "did you mean 'numModels'?"),
         ("Stacking", {"bases": [{**TREE, "init_args": {"maxdepth": 3}}]}, "did you mean 'maxDepth'?"),
         ("Bagging", {"base": {"class_path": "sparkdl.TorchModel"}}, "TorchModel"),
-        ("Bagging", {"base": TORCH, "numModels": 0}, "error: numModels is 0; expected at least 1.\n"),
+        ("Bagging", {"base": TORCH, "numModels": 0}, "error: numModels is 0; expected a whole number of at least 1.\n"),
     ],
 )
 def test_mistake_is_named(refused, write, kind, arguments, message):

@@ -88,26 +88,9 @@ def test_only_failure_and_foreign_errors_are_raised_unchanged(error):
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(1.2, 0.1), (6.0, 0.5), (60.0, 1.0)])
 def test_monitor_checks_every_second_at_least(timeout, seconds):
-    monitor, waits = _AttemptMonitor(0, timeout, 600.0, None), []
+    monitor, waits = _AttemptMonitor(0, timeout, 600.0, print), []
     monitor.check_workers(SimpleNamespace(wait=lambda seconds: waits.append(seconds) or True))  # type: ignore[arg-type]
     assert waits == [pytest.approx(seconds)]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_restarts": -1}, "max_restarts is -1"),
-        ({"back_off": -0.5}, "back_off is -0.5"),
-        ({"heartbeat_timeout": 0}, "heartbeat_timeout is 0"),
-        ({"stall_timeout": -3}, "stall_timeout is -3"),
-        ({"elastic_timeout": -1}, "elastic_timeout is -1"),
-        ({"min_size": 0}, "min_size is 0; expected 1 to 4"),
-        ({"min_size": 5}, "min_size is 5; expected 1 to 4"),
-    ],
-)
-def test_invalid_limits_raise(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        Supervisor(Scripted(size=4), **options)
 
 
 def test_stuck_gang_is_restarted():

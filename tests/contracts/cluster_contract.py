@@ -9,6 +9,7 @@ The cluster decides which worker gets which rows: no test here depends on it.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import Any
 
@@ -63,7 +64,7 @@ class ClusterContract:
             np.testing.assert_array_equal(np.sort(prices), expected)
             assert cluster.gang(work.total, size=size) == [(size * (size + 1) / 2,) * 2] * size
         for size in (0, cluster.size + 1):
-            with pytest.raises(InvalidInput, match=rf"size is {size}; expected 1 to {cluster.size}"):
+            with pytest.raises(InvalidInput, match=f"size is {size}; expected a whole number from 1"):
                 cluster.gang(work.who, size=size)
 
     # ---- data ---------------------------------------------------------------------------------------------------
@@ -163,6 +164,13 @@ class ClusterContract:
         assert caught.value.trace is None
 
     # ---- events -------------------------------------------------------------------------------------------------
+
+    def test_listener_that_blocks_delays_no_gang(self, cluster, monkeypatch):
+        monkeypatch.setattr("sparkdl.telemetry.event.OBSERVING", 0.1)
+        gate = threading.Event()
+        for _ in range(2):
+            assert cluster.gang(work.noted, listener=lambda event: gate.wait(60)) == [None] * cluster.size
+        gate.set()
 
     def test_listener_gets_all_events_even_if_it_raises(self, cluster):
         events, rooms = list[Event](), []

@@ -146,7 +146,7 @@ def test_search_over_the_ensemble_and_its_base(data, tmp_path):
         (None, {}, r"base is not set"),
         (VectorAssembler, {}, r"expected a pyspark.ml Estimator"),
         (tree, {"subsamplingRate": 1.5, "bootstrap": False}, r"subsamplingRate is 1.5; expected at most 1 without"),
-        (tree, {"subsamplingRate": 0.0}, r"subsamplingRate is 0.0; expected a number above 0"),
+        (tree, {"subsamplingRate": 0.0}, r"subsamplingRate is 0.0; expected a finite number above 0"),
         (tree, {"voting": "loud"}, r"voting is 'loud'"),
         (tree, {"maxFeatures": 4}, r"maxFeatures is 4, and the data has 3 features"),
         (network, {"maxFeatures": 4}, r"maxFeatures is 4, and the data has 3 features"),

@@ -276,7 +276,7 @@ INVALID: list[tuple[Any, str]] = [
         lambda: {"bases": [SQUARES(labelCol=["y", "coin"])], "meta": LinearRegression()},
         r"meta is LinearRegression_\w+, which reads one label",
     ),
-    (lambda: {"numFolds": 1}, "numFolds is 1; expected at least 2"),
+    (lambda: {"numFolds": 1}, "numFolds is 1; expected a whole number of at least 2"),
     (lambda: {"bases": [SCALER()]}, "StandardScaler, which has no predictionCol"),
     (
         lambda: {"bases": [LINE()], "meta": LinearRegression(labelCol="coin")},

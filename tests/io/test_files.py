@@ -10,7 +10,6 @@ from pyarrow import fs
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.io.redaction import public
 from tests.data.spooled import largest_file
 
 NAMES = {"path": str, "file://": "file://{}".format, "file:": "file:{}".format, "relative": os.path.relpath} | {
@@ -125,10 +124,3 @@ def test_names_are_joined_before_the_options_of_a_uri():
         "s3a://bucket/runs/?region=a&scheme=http": "s3a://bucket/runs/x/y?region=a&scheme=http",
     }.items():
         assert files.join(folder, "x/y") == path
-
-
-def test_public_uri_has_no_credentials_and_options():
-    for uri in ("/a/b", "a@b?c", "file:///a/b", "hdfs://host:9000/a", "s3://bucket/a@b", "s3://bucket"):
-        assert public(uri) == uri
-    for uri in ("s3://key:secret@bucket/a?endpoint_override=x&secret=y", "s3://key:p@ss@bucket/a"):
-        assert public(uri) == "s3://bucket/a"

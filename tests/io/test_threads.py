@@ -66,7 +66,7 @@ def test_close_gives_up_and_drops_the_rest(slow, monkeypatch, caplog):
         queue.put(number)
     assert begun.wait(LONG)
     queue.close()
-    assert "thread slow did not end within 0.1 s; 4 waiting items are dropped" in caplog.text
+    assert "slow does not end within 0.1 s; 4 waiting items are dropped" in caplog.text
     assert queue.lost == 4
     go.set()
     queue._thread.join(LONG)

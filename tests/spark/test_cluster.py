@@ -170,8 +170,6 @@ def test_gang_runs_without_channel_to_driver_and_failure_shows_no_jvm(cluster, m
 def test_invalid_arguments_raise(spark, cluster):
     with pytest.raises(InvalidInput, match="data is of type dict; expected a Spark DataFrame"):
         cluster.gang(work.rows, numbers(4), ["x"])
-    with pytest.raises(InvalidInput, match="size is 0; expected at least 1"):
-        SparkCluster(spark, 0)
 
 
 def interrupted(folder: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from sparkdl.errors import InvalidInput
 from sparkdl.telemetry import event_file as module
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_file import open_event_file
@@ -57,14 +56,6 @@ def test_too_large_event_records_its_size() -> None:
     assert (small.kind, small.rank, small.clock, small.payload) == ("dump", 3, large.clock, {"truncated": whole})
 
 
-@pytest.mark.parametrize(
-    "text", ["", "1", "{}", b"\xff", "[" * 100_000, json.dumps(vars(Event("k", 0, 0, 0, None, {})) | {"rank": "0"})]
-)
-def test_malformed_event_raises(text: str | bytes) -> None:
-    with pytest.raises(InvalidInput, match="event"):
-        Event.from_json(text)
-
-
 # ---- files --------------------------------------------------------------------------------------------------------
 
 
@@ -93,10 +84,10 @@ def test_truncated_line_is_skipped(tmp_path: Path) -> None:
     open_event_file(tmp_path, "driver").append(lines(event(1)))
     with (tmp_path / "driver.jsonl").open("ab") as stream:
         stream.write(lines(event(2))[0][:20])
-    with pytest.warns(RuntimeWarning, match="line 2 is skipped"):
+    with pytest.warns(RuntimeWarning, match="1 events are left out, such as line 2 of"):
         assert read_events(tmp_path) == [event(1)]
     open_event_file(tmp_path, "driver").append(lines(event(3)))  # begins on a line of its own
-    with pytest.warns(RuntimeWarning, match="line 2 is skipped"):
+    with pytest.warns(RuntimeWarning, match="1 events are left out, such as line 2 of"):
         assert read_events(tmp_path) == [event(1), event(3)]
 
 

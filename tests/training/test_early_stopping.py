@@ -145,8 +145,6 @@ def test_mode_is_the_metric_s():
     for loss in (None, "valid_loss"):
         with pytest.raises(InvalidInput, match=r"monitorMode is 'max', and monitor is .*, a loss, which is minimized"):
             mode_of(loss, "max", ACCURACY)
-    with pytest.raises(InvalidInput, match="monitorMode is 'most'; expected one of auto, min, max"):
-        replace(training().objective, monitor_mode="most")
 
 
 def test_monitored_value_is_a_number_of_the_row():

@@ -199,12 +199,6 @@ def test_failing_and_invalid_callbacks_raise():
 # ---- errors -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", ["batch_size", "epochs", "micro_batches", "patience"])
-def test_settings_below_1_raise(setting):
-    with pytest.raises(InvalidInput, match=f"{setting} is 0; expected at least 1"):
-        Training(**{"objective": OBJECTIVE, "batch_size": 1, setting: 0})
-
-
 def test_validation_reports_each_batch_as_progress():
     """A long validation must not look like a stuck worker."""
 

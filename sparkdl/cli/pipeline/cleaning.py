@@ -12,12 +12,13 @@ from pyspark.sql import functions as sql
 from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import BadInput
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count, Fraction
 
 _BUCKETS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Clean:
+class Clean(CheckedFields):
     """Cleans raw rows by expressions of Spark SQL.
 
     Args:
@@ -54,7 +55,7 @@ class Clean:
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(CheckedFields):
     """Selects validation rows: those of the last days by a date column, or a share by a hash of values.
 
     Args:
@@ -69,17 +70,13 @@ class Split:
     """
 
     date: str | None = None
-    days: int = 7
+    days: Count = 7
     hash: list[str] = field(default_factory=list)
-    share: float = 0.2
+    share: Fraction = 0.2
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if self.date is not None and self.hash:
             raise InvalidInput("split has date and hash; expected one of them.")
-        if not 0 < self.share < 1:
-            raise InvalidInput(f"split.share is {self.share}; expected a number between 0 and 1.")
-        if self.days < 1:
-            raise InvalidInput(f"split.days is {self.days}; expected a number of days, at least 1.")
 
     def __call__(self, rows: DataFrame, day: datetime.date | None) -> Column:
         """Whether a row is a validation row; null for a row that is left out.
@@ -103,7 +100,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Score:
+class Score(CheckedFields):
     """Rows that the model in use scores after the gate.
 
     Args:

@@ -16,10 +16,11 @@ from pyspark.sql.types import BooleanType
 
 from sparkdl.cli.exit_codes import BadInput
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, NonNegative
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(CheckedFields):
     """The values of a metric that pass.
 
     Args:
@@ -27,7 +28,7 @@ class Limits:
         least: the worst metric that passes, whatever is in use; if smaller is better, the largest.
     """
 
-    margin: float = 0.0
+    margin: NonNegative = 0.0
     least: float | None = None
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pydoc import locate
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pyspark.ml.evaluation import Evaluator
@@ -44,6 +44,7 @@ from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.cli.pipeline.stages import PipelineRun
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.io.fields import Count, checked, within
 from sparkdl.ml.evaluation import finite
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
@@ -105,10 +106,8 @@ def etl_train(
         configuration: the command line and its file, as YAML.
     """
     name = RunName.of(date, run_id)
-    if keep < 1:
-        raise InvalidInput(f"keep is {keep}; expected a number of versions, at least 1.")
-    if not 0 <= refused_exit_code <= 255:
-        raise InvalidInput(f"refused_exit_code is {refused_exit_code}; expected an exit code, from 0 to 255.")
+    checked(keep, Count, "keep")
+    checked(refused_exit_code, Annotated[int, within(0, 255)], "refused_exit_code")
     steps: dict[str, Any] = {"data": data, "stages": stages, "evaluator": evaluator, "score": score}
     steps |= {"clean": clean or Clean(), "split": split or Split(), "gate": gate or Gate(), "register": register}
     steps["gate"].all_metrics(evaluator)  # raises for two metrics of one name

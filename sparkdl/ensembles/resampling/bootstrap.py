@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Natural, Rule, Seed, Several
 
 Ids = NDArray[np.int64]
 Counts = NDArray[np.int64]
@@ -37,7 +38,7 @@ _PRIMES = np.array(
     [0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5], np.uint64
 )
 _FIRST = 42  # seed of Spark's xxhash64()
-_MOST = 100
+_MOST = 100  # Spark could not analyze the expression of a larger rate: it has a term per count
 
 
 class Draw:
@@ -82,23 +83,18 @@ class AllRows(Draw):
 
 
 @dataclass(frozen=True)
-class Bootstrap(Draw):
+class Bootstrap(CheckedFields, Draw):
     """Random rows, each ``rate`` times on average: at most 1 without replacement, 100 with it."""
 
-    rate: float
+    rate: Annotated[float, Rule(f"above 0 and at most {_MOST}", lambda rate: 0 < rate <= _MOST)]
     replace: bool
-    seed: int
+    seed: Seed
 
     training_only = True
 
-    def __post_init__(self) -> None:
-        # Spark could not analyze the expression of a larger rate: it has a term per count.
-        most = _MOST if self.replace else 1
-        if not 0 < self.rate <= most:
-            how = "with" if self.replace else "without"
-            raise InvalidInput(
-                f"a draw {how} replacement has the rate {self.rate!r}; expected above 0 and at most {most}."
-            )
+    def _check(self) -> None:
+        if not self.replace and self.rate > 1:
+            raise InvalidInput(f"a draw without replacement has the rate {self.rate}; expected at most 1.")
 
     @property
     def repeats(self) -> bool:
@@ -127,12 +123,12 @@ class Bootstrap(Draw):
 
 
 @dataclass(frozen=True)
-class LeaveFoldOut(Draw):
+class LeaveFoldOut(CheckedFields, Draw):
     """Each row outside one fold once; validation rows too, since early stopping on a row of the fold would leak it."""
 
-    fold: int
-    folds: int
-    seed: int
+    fold: Natural
+    folds: Several
+    seed: Seed
 
     def _times(self, chances: Any) -> Any:
         floor: Any = F.floor if isinstance(chances, Column) else np.floor

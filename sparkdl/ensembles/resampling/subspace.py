@@ -19,47 +19,35 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count, Natural, Share, checked, one_of
 from sparkdl.ml.persistence.export import Signature
 from sparkdl.training.objective import ModelFactory
 
-Size = str | float | int
-
 _NAMED = {"sqrt": math.sqrt, "log2": math.log2}
-_EXPECTED = "expected None or 'all', 'sqrt', 'log2', a share above 0 and up to 1.0, or a whole number of at least 1"
+Size = Annotated[str, one_of(_NAMED)] | Count | Share
 
 
-def max_features(value: Any) -> Size | None:
+def max_features(value: Any) -> str | float | int | None:
     """Convert the value of ``maxFeatures``; None means all features."""
     if value is None or (isinstance(value, str) and value == "all"):
         return None
-    if isinstance(value, str) and value in _NAMED:
-        return value
-    if isinstance(value, Real) and not isinstance(value, bool):
-        if isinstance(value, Integral) and int(value) >= 1:
-            return int(value)
-        if not isinstance(value, Integral) and 0 < float(value) <= 1:
-            return float(value)
-    raise InvalidInput(f"maxFeatures is {value!r}; {_EXPECTED}.")
+    chosen: str | float | int = checked(value, Size | None, "maxFeatures")
+    return chosen
 
 
 @dataclass(frozen=True)
-class Subspace:
+class Subspace(CheckedFields):
     """The features that a member sees: ``"sqrt"``, ``"log2"``, a share or a number, drawn with a seed."""
 
     size: Size
-    seed: int
-
-    def __post_init__(self) -> None:
-        if max_features(self.size) is None:
-            raise InvalidInput(f"a subspace has the size {self.size!r}; {_EXPECTED}. All features are no subspace.")
+    seed: Natural
 
     def indices(self, features: int) -> list[int]:
         """Ascending indices of the visible ones among so many features."""
@@ -70,7 +58,9 @@ class Subspace:
         else:
             taken = self.size
         if not 1 <= taken <= features:
-            raise InvalidInput(f"maxFeatures is {self.size!r}, and the data has {features} features; {_EXPECTED}.")
+            raise InvalidInput(
+                f"maxFeatures is {self.size!r}, and the data has {features} features; expected at most all."
+            )
         chosen = np.random.default_rng(self.seed).choice(features, taken, replace=False)
         return sorted(chosen.tolist())
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from sparkdl.data.columns import InputColumn, check_one_length
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.inference.outputs import Outputs
 from sparkdl.ml.params import TrainingParams
 from sparkdl.spark.columns import VECTORS
 from sparkdl.training.labels import Classes
@@ -79,6 +80,7 @@ def _independent(params: TrainingParams) -> Classes:
             f"multiLabel is True, and classWeights is {weights!r}; expected one of them. "
             "nn.BCEWithLogitsLoss(pos_weight=...) weighs the rows with a label of 1, for each label."
         )
+    Outputs("multilabel", tuple(params.getThresholds() or (0,)))  # raises if a threshold is above 1
     if params.getNumClasses() is not None:
         warnings.warn("numClasses is ignored: with multiLabel, the model has labels, not classes.", stacklevel=6)
     return Classes(independent=True)

@@ -23,6 +23,7 @@ from typing import Any
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.io.fields import CheckedFields
 from sparkdl.io.files import Folder
 
 __all__ = ["Versions"]
@@ -34,7 +35,7 @@ _FIELDS: dict[str, dict[str, Any]] = {_ABOUT: {"saved": (int, float)}, _FATE: {"
 
 
 @dataclass(frozen=True)
-class Versions:
+class Versions(CheckedFields):
     """The versions of a model.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.optional_imports import required
-from sparkdl.io.redaction import public
+from sparkdl.io.redaction import masked, public
 
 EXTRA = "mlflow"
 REFUSED = re.compile(r"[^\w\-. :/]")
@@ -30,7 +30,7 @@ def answering(uri: str) -> Iterator[None]:
     except InvalidInput:
         raise
     except Exception as error:  # any store's error
-        reason = f"{type(error).__name__}: {error}".replace(uri, public(uri))
+        reason = masked(f"{type(error).__name__}: {error}".replace(uri, public(uri)))
         raise InvalidInput(
             f"MLflow does not answer at {public(uri)}: {reason} Set tracking_uri, or call mlflow.set_tracking_uri, "
             "with the URI of a server or store."

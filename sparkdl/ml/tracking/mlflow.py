@@ -5,8 +5,7 @@ logs to another run, with the earlier rows; both have the same tag ``sparkdl.run
 stays RUNNING.
 
 If the tracking server cannot be reached, ``fit`` raises before workers start. Later only the end of the fit waits for
-it, as long as MLflow retries (``MLFLOW_HTTP_REQUEST_MAX_RETRIES``). The tracker uses its own client, and leaves
-``mlflow.set_tracking_uri`` unchanged.
+it, 60 seconds at most. The tracker uses its own client, and leaves ``mlflow.set_tracking_uri`` unchanged.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ from typing import Any
 
 from sparkdl import __version__
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields
 from sparkdl.io.optional_imports import required
 from sparkdl.io.redaction import public
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.report import Report
 from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, experiment_id, make_experiment
 from sparkdl.ml.tracking.mlflow_model import log_model, register, served_torch_model
-from sparkdl.ml.tracking.rows import configuration, read_row
+from sparkdl.ml.tracking.rows import read_row
 from sparkdl.ml.tracking.tracker import TrackerContext
 
 _PARENT = "mlflow.parentRunId"
@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class MLflow:
+class MLflow(CheckedFields):
     """Logs runs to MLflow.
 
     Attributes:
@@ -75,7 +75,7 @@ class MLflow:
     registered_model_name: str | None = None
     code_paths: Sequence[str] = field(default=(), kw_only=True)
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if self.registered_model_name is not None and not self.log_model:
             raise InvalidInput(
                 f"registered_model_name is {self.registered_model_name!r}, but log_model is False; MLflow registers "
@@ -136,7 +136,7 @@ class TrackedRun:
         else:
             self._run_id, tag = self._place.run_id, required("mlflow.entities", EXTRA).RunTag
             self._client.log_batch(self._run_id, tags=[tag(*item) for item in tags.items()])
-        self._log_params(self._run_id, configuration(run))
+        self._log_params(self._run_id, run.configuration)
         self._client.log_dict(self._run_id, dict(run.environment), "environment.json")
 
     def on_step(self, run: TrackerContext) -> None:

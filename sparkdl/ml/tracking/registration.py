@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 
 from sparkdl import __version__
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields
 from sparkdl.io.optional_imports import required
 from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, experiment_id, make_experiment
 from sparkdl.ml.tracking.mlflow_model import log_model, register
@@ -27,7 +28,7 @@ _PAGE = 200
 
 
 @dataclass(frozen=True)
-class Registration:
+class Registration(CheckedFields):
     """Registers pipelines as versions of one model in MLflow.
 
     Args:
@@ -47,7 +48,7 @@ class Registration:
     alias: str | None = "champion"
     code_paths: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not self.name.strip() or {*self.name} & {*"/:'\""}:
             raise InvalidInput(f"the registered model has the name {self.name!r}; expected one without / : and quotes.")
         for path in self.code_paths:

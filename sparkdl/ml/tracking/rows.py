@@ -1,12 +1,11 @@
-"""The numbers of a run's rows, and its configuration without secrets, for trackers."""
+"""The numbers of a run's rows, for trackers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkdl.io.redaction import public
-from sparkdl.ml.tracking.tracker import ROWS, TrackerContext
+from sparkdl.ml.tracking.tracker import ROWS
 
 
 def read_row(row: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
@@ -30,9 +29,3 @@ def _figures(before: str, values: Mapping[str, Any]) -> Iterator[tuple[str, floa
         elif isinstance(value, list):  # such as a metric per class
             numbers = {str(key): number for key, number in enumerate(value) if is_number(number)}
             yield from _figures(f"{before}{name}/", numbers)
-
-
-def configuration(run: TrackerContext) -> dict[str, Any]:
-    """The Params of a run by name; directories without credentials."""
-    directory = run.configuration.get("runDir")
-    return run.configuration | ({"runDir": public(directory)} if isinstance(directory, str) else {})

@@ -21,9 +21,10 @@ from typing import Any
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.io.fields import CheckedFields
 from sparkdl.io.optional_imports import required
 from sparkdl.ml.tracking.event_files import EXTRA, MODULE, Curves, Mirror
-from sparkdl.ml.tracking.rows import configuration, is_number, read_row
+from sparkdl.ml.tracking.rows import is_number, read_row
 from sparkdl.ml.tracking.tracker import TrackerContext
 
 _STEPS = "steps"
@@ -32,7 +33,7 @@ _EVERY = 30.0  # seconds between copies of step scalars to a folder on another h
 
 
 @dataclass(frozen=True)
-class TensorBoard:
+class TensorBoard(CheckedFields):
     """Writes TensorBoard's event files.
 
     Attributes:
@@ -65,7 +66,7 @@ class Board:
 
     def on_start(self, run: TrackerContext) -> None:
         """Take the configuration, which is written with the first row."""
-        self._rows.text("configuration", _table(configuration(run)))
+        self._rows.text("configuration", _table(run.configuration))
         self._rows.text("environment", _table(run.environment))
 
     def on_step(self, run: TrackerContext) -> None:

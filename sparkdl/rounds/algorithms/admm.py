@@ -50,12 +50,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
 
 from sparkdl.data.shard import Shard
+from sparkdl.io.fields import CheckedFields, Natural, NonNegative, Positive, Rule
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import average, positive, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard
@@ -63,9 +64,9 @@ from sparkdl.rounds.local_solvers import NewtonCG, Problem
 from sparkdl.rounds.parameters import flatten, module_of, rest, start, unflatten, weights_of
 from sparkdl.rounds.prox import Prox, penalised
 from sparkdl.training.objective import Objective
-from sparkdl.training.strategies.hyperparameters import check, check_at_least, check_integers
 
 _DECREASE = 0.999  # of the combined residual, for momentum
+_Factor = Annotated[float, Rule("a finite number of at least 1", lambda number: 1 <= number < math.inf)]
 
 
 class Solver(Protocol):
@@ -80,7 +81,7 @@ class Solver(Protocol):
 
 
 @dataclass(frozen=True)
-class ConsensusADMM:
+class ConsensusADMM(CheckedFields):
     """Consensus ADMM with momentum.
 
     Boyd et al. have ``mu`` 10, ``abs_tol`` 1e-4 and ``alpha`` 1.5 to 1.8. Here ``mu`` is 2, since it compares relative
@@ -103,26 +104,20 @@ class ConsensusADMM:
         shuffle: redistribute the rows, so that every shard represents the whole; False leaves them in place.
     """
 
-    rho: float = 0.1
+    rho: Positive = 0.1
     prox: Prox | None = None
     solver: Solver = field(default_factory=NewtonCG)
-    alpha: float = 1.0
-    abs_tol: float = 1e-6
-    rel_tol: float = 1e-3
-    mu: float = 2.0
-    tau: float = 2.0
-    adapt_rounds: int = 50
+    alpha: Annotated[float, Rule("a number above 0 and below 2", lambda number: 0 < number < 2)] = 1.0
+    abs_tol: NonNegative = 1e-6
+    rel_tol: NonNegative = 1e-3
+    mu: _Factor = 2.0
+    tau: _Factor = 2.0
+    adapt_rounds: Natural = 50
     accelerate: bool = True
     shuffle: bool = True
 
     reports_loss = False  # a round has residuals
     reduce = staticmethod(add)
-
-    def __post_init__(self) -> None:
-        check(self, "rho", 0 < self.rho < math.inf, "a number above 0")
-        check(self, "alpha", 0 < self.alpha < 2, "1 (no over-relaxation) to 1.8")
-        check_integers(self, adapt_rounds=0)
-        check_at_least(self, abs_tol=0, rel_tol=0, mu=1, tau=1)
 
     @property
     def uses_optimizer(self) -> bool:
@@ -190,7 +185,6 @@ class ConsensusADMM:
         return dict(state["row"])
 
     def _prox(self, state: State, v: Tensor) -> Tensor:
-        """``prox_{g / (N rho_i)}(v)`` of penalised parameters; others stay ``v``."""
         if self.prox is None:
             return v
         weights = unflatten(v, state["weights"], state["names"])

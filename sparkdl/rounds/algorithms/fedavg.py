@@ -16,9 +16,8 @@ With ``quantize_bits``, a client's update w - w_k is quantized without bias: see
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from numbers import Integral
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from torch import Tensor
 from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import BelowOne, CheckedFields, Count, NonNegative, Positive, Share, within
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import average, positive, scalars, scaled
 from sparkdl.rounds.clients import Clients
@@ -33,12 +33,11 @@ from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import Weights, flatten, load, module_of, rest, start, trainable, unflatten
 from sparkdl.rounds.quantization import packed, quantised_each
 from sparkdl.training.objective import Objective
-from sparkdl.training.strategies.hyperparameters import check, check_integers
 from sparkdl.training.strategies.outer_update import outer_update
 
 
 @dataclass(frozen=True)
-class FederatedAveraging:
+class FederatedAveraging(CheckedFields):
     """Federated averaging.
 
     Attributes:
@@ -56,28 +55,18 @@ class FederatedAveraging:
     """
 
     client: str
-    client_fraction: float = 0.1
-    rounds: int = 100
-    epochs: int = 1
-    batch_size: int = 32
-    learning_rate: float = 1.0
-    momentum: float = 0.0
-    prox_mu: float = 0.0
-    quantize_bits: int | None = None
+    client_fraction: Share = 0.1
+    rounds: Count = 100
+    epochs: Count = 1
+    batch_size: Count = 32
+    learning_rate: Positive = 1.0
+    momentum: BelowOne = 0.0
+    prox_mu: NonNegative = 0.0
+    quantize_bits: Annotated[int, within(1, 16)] | None = None
     shuffle: bool = True
 
     uses_optimizer = True
     reduce = staticmethod(add)
-
-    def __post_init__(self) -> None:
-        check_integers(self, rounds=1, epochs=1, batch_size=1)
-        check(self, "client_fraction", 0 < self.client_fraction <= 1, "above 0 and at most 1")
-        check(self, "learning_rate", 0 < self.learning_rate < math.inf, "a number above 0")
-        check(self, "momentum", 0 <= self.momentum < 1, "from 0 to below 1")
-        check(self, "prox_mu", 0 <= self.prox_mu < math.inf, "at least 0")
-        bits = self.quantize_bits
-        valid = bits is None or (isinstance(bits, Integral) and 1 <= bits <= 16)
-        check(self, "quantize_bits", valid, "1 to 16, or None")
 
     def init(self, objective: Objective, seed: int) -> State:
         """The initial weights; the first round then counts the clients."""

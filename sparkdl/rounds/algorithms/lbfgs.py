@@ -24,6 +24,7 @@ from torch import Tensor
 
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count, NonNegative
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import positive
 from sparkdl.rounds.evaluate import evaluate
@@ -31,11 +32,10 @@ from sparkdl.rounds.line_search import Point, Search, begin, observe
 from sparkdl.rounds.parameters import flatten, gradient_of, module_of, start, trainable, unflatten
 from sparkdl.rounds.prox import penalised
 from sparkdl.training.objective import Objective
-from sparkdl.training.strategies.hyperparameters import check_at_least, check_integers
 
 
 @dataclass(frozen=True)
-class LBFGS:
+class LBFGS(CheckedFields):
     """L-BFGS over all rows, for smooth objectives: regressions, and small networks without dropout.
 
     Attributes:
@@ -47,19 +47,15 @@ class LBFGS:
         maxls: largest number of evaluations of a line search.
     """
 
-    history_size: int = 10
-    l2: float = 0.0
+    history_size: Count = 10
+    l2: NonNegative = 0.0
     penalize_bias: bool = False
-    gtol: float = 1e-6
-    ftol: float = 1e-12
-    maxls: int = 25
+    gtol: NonNegative = 1e-6
+    ftol: NonNegative = 1e-12
+    maxls: Count = 25
 
     uses_optimizer = False
     reduce = staticmethod(add)
-
-    def __post_init__(self) -> None:
-        check_integers(self, history_size=1, maxls=1)
-        check_at_least(self, l2=0, gtol=0, ftol=0)
 
     def init(self, objective: Objective, seed: int) -> State:
         """The initial weights, which the first round evaluates."""

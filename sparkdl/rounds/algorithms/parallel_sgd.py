@@ -14,17 +14,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkdl.data.shard import Shard
+from sparkdl.io.fields import CheckedFields, Count
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import average, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_training import Local
 from sparkdl.rounds.parameters import averaged, module_of, start, trainable, weights_of
 from sparkdl.training.objective import Objective
-from sparkdl.training.strategies.hyperparameters import check_integers
 
 
 @dataclass(frozen=True)
-class ParallelSGD:
+class ParallelSGD(CheckedFields):
     """Parallel SGD.
 
     Attributes:
@@ -35,17 +35,14 @@ class ParallelSGD:
         shuffle: redistribute the rows, so that every shard represents the whole; False for data in random order.
     """
 
-    rounds: int = 10
-    epochs: int = 1
-    shard_batch_size: int = 32
+    rounds: Count = 10
+    epochs: Count = 1
+    shard_batch_size: Count = 32
     weighted: bool = True
     shuffle: bool = True
 
     uses_optimizer = True
     reduce = staticmethod(add)
-
-    def __post_init__(self) -> None:
-        check_integers(self, rounds=1, epochs=1, shard_batch_size=1)
 
     def init(self, objective: Objective, seed: int) -> State:
         """The initial weights."""

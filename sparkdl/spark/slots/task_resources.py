@@ -15,6 +15,7 @@ from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResour
 from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count, Positive
 from sparkdl.spark.slots.settings import setting
 
 GPU = "gpu"
@@ -23,7 +24,7 @@ EXECUTOR_GPUS = "spark.executor.resource.gpu.amount"
 
 
 @dataclass(frozen=True)
-class TaskResources:
+class TaskResources(CheckedFields):
     """The requests of each task; None for the application's setting.
 
     Attributes:
@@ -31,10 +32,10 @@ class TaskResources:
         gpus: GPUs, as ``spark.task.resource.gpu.amount``; below 1, tasks share a GPU.
     """
 
-    cpus: int | None = None
-    gpus: float | None = None
+    cpus: Count | None = None
+    gpus: Positive | None = None
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if self.gpus is not None and self.gpus > 1 and self.gpus != int(self.gpus):
             raise InvalidInput(f"taskGpus is {self.gpus}; expected a whole number, or a fraction below 1.")
 
@@ -45,7 +46,7 @@ class TaskResources:
         Raises:
             InvalidInput: GPUs are requested and the executors have none, or the master has no resource profiles.
         """
-        offered = float(setting(spark, EXECUTOR_GPUS) or 0)
+        requested, offered = cls(cpus, gpus), float(setting(spark, EXECUTOR_GPUS) or 0)
         if gpus is not None and gpus > offered:
             raise InvalidInput(
                 f"taskGpus is {gpus:g}, and {EXECUTOR_GPUS} is {offered:g}; expected at least as many GPUs in each "
@@ -54,8 +55,7 @@ class TaskResources:
         master = str(spark.sparkContext.master)
         profiles = _has_profiles(master)
         if device == "cuda" and gpus is None and offered and profiles and float(setting(spark, TASK_GPUS) or 0) != 1:
-            gpus = 1.0
-        requested = cls(cpus, gpus)
+            requested = cls(cpus, 1.0)
         if requested.is_default or requested._equals_setting(spark):
             return cls()
         if not profiles:

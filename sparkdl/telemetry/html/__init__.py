@@ -6,7 +6,8 @@ The page needs only a browser: it contains plotly and all data, and forbids the 
 at most a few thousand points (``history_charts``, ``time_charts``), so it stays small and opens at once. An unfinished
 or killed run is shown up to its last event.
 
-URIs lose their credentials and options; all other text of configurations, errors and log lines appears unchanged.
+URIs lose their credentials and options, and ``***`` replaces secrets, as ``sparkdl.io.redaction`` says; all other text
+of configurations, errors and log lines appears unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def write_page(runs: Sequence[RunData], path: str) -> None:
     Raises:
         InvalidInput: there are no runs, or plotly or jinja2 is not installed.
     """
-    files.write(path, make_page(runs).encode())
+    files.write(path, make_page(runs).encode(errors="replace"))  # text of events may hold halves of a character
 
 
 def make_page(runs: Sequence[RunData]) -> str:
@@ -82,7 +83,6 @@ def page_data(runs: Sequence[RunData]) -> dict[str, Any]:
 
 
 def _charts(runs: Sequence[RunData]) -> dict[str, Chart]:
-    """The nonempty charts by name."""
     from sparkdl.telemetry.html import history_charts, time_charts
 
     run = runs[0] if len(runs) == 1 else None

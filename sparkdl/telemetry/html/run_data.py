@@ -13,13 +13,12 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.redaction import masked
 from sparkdl.telemetry.chrome_trace import DRIVER, MOST, Clocks
-from sparkdl.telemetry.event import Event, sound
+from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_reader import read_events
 
 UNITS = ("member", "candidate", "round", "epoch")
 """Possible units of a history row; a row of an ensemble's member has its last epoch's metrics as well."""
 
-_NEEDED = {"progress": "steps", "attempt": "size"}  # integers without which the page cannot draw the event
 _OF_DRIVER = frozenset(("begin", "end", "attempt", "restart", "resized", "members"))
 
 # A worker's stages, and the most similar phases.
@@ -54,6 +53,7 @@ class RunData:
         configuration: the run's configuration.
         events: events of workers and the driver, sorted by time, in unix seconds on one clock and without pauses.
         last: real time of the last event, in unix seconds; None without events.
+        odd: number of lines in the run's event files that are no readable events.
     """
 
     name: str
@@ -62,6 +62,7 @@ class RunData:
     configuration: dict[str, Any] = field(default_factory=dict)
     events: Sequence[Event] = ()
     last: float | None = None
+    odd: int = 0
 
     @classmethod
     def read(cls, directory: str, name: str | None = None) -> RunData:
@@ -72,14 +73,16 @@ class RunData:
         """
         history, report = _json(directory, "history", list), _json(directory, "report", dict)
         configuration = _json(directory, "config", dict)
-        events = read_events(files.join(directory, "events"), most=MOST)
+        odd: list[str] = []
+        events = read_events(files.join(directory, "events"), most=MOST, odd=odd)
         if not events and history is None and report is None and configuration is None:
             raise InvalidInput(
                 f"{masked(directory)} holds no run; expected the runDir of a fit, with config.json, history.json or "
                 "events/."
             )
         events, last = clean_events(events)
-        data = cls(name or _path(directory)[-1], history or (), report or {}, configuration or {}, events, last)
+        history = [row for row in history or () if isinstance(row, dict)]
+        data = cls(name or _path(directory)[-1], history, report or {}, configuration or {}, events, last, len(odd))
         # After a restart of the run, its files describe the time before it.
         return data if data.state == "finished" else replace(data, report={}, history=merged(data.history, events))
 
@@ -180,7 +183,6 @@ class RunData:
         return str(self._ends()[-1].payload["error"]) if self.state == "failed" else None
 
     def _ends(self) -> list[Event]:
-        """Begin and end events, without those of fits that this directory rejected."""
         ends: list[Event] = []
         for event in self.of_kind("begin", "end"):
             if event.payload.get("refused") and len(ends) > 1 and ends[-1].kind == "begin":
@@ -226,19 +228,14 @@ def _json(directory: str, name: str, kind: type) -> Any:
     return value
 
 
-def _is_valid(event: Event) -> bool:
-    needed = _NEEDED.get(event.kind)
-    has_needed = needed is None or isinstance(event.payload.get(needed), int)
-    return has_needed and sound(event) and (event.rank == DRIVER or event.kind not in _OF_DRIVER)
-
-
 def clean_events(events: Sequence[Event]) -> tuple[list[Event], float | None]:
-    """Drop malformed events, align clocks, remove pauses, the times between a run's end and its restart.
+    """Align clocks, remove pauses, the times between a run's end and its restart, and workers' events of the driver.
 
     Also returns the real time of the last event in unix seconds; None without events.
     """
     clocks = Clocks.of(events)
-    aligned = [replace(event, time=clocks.corrected(event.host, event.time)) for event in events if _is_valid(event)]
+    valid = [event for event in events if event.rank == DRIVER or event.kind not in _OF_DRIVER]
+    aligned = [replace(event, time=clocks.corrected(event.host, event.time)) for event in valid]
     cleaned: list[Event] = []
     pause, last = 0.0, None
     for event in sorted(aligned, key=lambda event: event.time):

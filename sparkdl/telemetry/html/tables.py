@@ -156,7 +156,6 @@ def _summary(run: RunData, *, named: bool) -> dict[str, str]:
 
 
 def _verdict(run: RunData) -> str:
-    """A run's bottleneck: by rank for a gang, in total for independent tasks."""
     phases = run.phases()
     if run.noun == "rank":
         return verdict([*phases.values()], [run.hosts.get(rank, "") for rank in phases])
@@ -185,6 +184,7 @@ def _figures(run: RunData) -> dict[str, str | None]:
         _SIZES.get(run.noun, "workers"): " → ".join(f"{size:,}" for size, _ in groupby(sizes)) or None,
         "restarts": _count(restarts),
         "exchanged": _bytes(report.get("bytes")),
+        "events left out": _count(run.odd or None),
         "events lost": f"at least {lost:,}" if report.get("events_dropped_at_least") else _count(lost or None),
     }
 

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import GradientSink
 from sparkdl.training.layouts.arithmetic import (
@@ -28,7 +29,7 @@ from sparkdl.training.objective import Objective, forward, trained
 
 
 @dataclass(frozen=True)
-class Replicated:
+class Replicated(CheckedFields):
     """Every worker holds the whole model; there are as many replicas as workers.
 
     Attributes:

@@ -27,6 +27,7 @@ from torch import nn
 from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
@@ -39,7 +40,7 @@ from sparkdl.training.strategies.traffic import Hosts
 
 
 @dataclass(frozen=True)
-class AllReduce(Strategy):
+class AllReduce(CheckedFields, Strategy):
     """Every worker takes the same step on the mean gradient of the global batch.
 
     Attributes:
@@ -48,11 +49,7 @@ class AllReduce(Strategy):
     """
 
     reduce: Reducer = field(default_factory=Exact)
-    bucket_bytes: int = 25 << 20
-
-    def __post_init__(self) -> None:
-        if self.bucket_bytes < 1:
-            raise InvalidInput(f"bucket_bytes is {self.bucket_bytes}; expected at least 1.")
+    bucket_bytes: Count = 25 << 20
 
     def attach(self, replica: Replica, group: Group) -> AllReduceSync:
         """Broadcast the weights of rank 0, and attach to the replica."""
@@ -139,7 +136,6 @@ class AllReduceSync(Sync):
         self._replica.apply()
 
     def _unused_by_all(self) -> set[int]:
-        """The parameters that no worker used in this step, and of which none sent a residual of earlier steps."""
         if not self._unused:
             return set()
         slots = [self._slots[index] for index in self._unused]

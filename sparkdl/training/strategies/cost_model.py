@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from numbers import Integral
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count, NonNegative, Positive, checked, within
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.traffic import Hosts, Traffic, one_per_host, total
 
@@ -33,7 +33,7 @@ _FORWARD = 1 / 3  # of a step's computation; the backward pass computes two grad
 
 
 @dataclass(frozen=True)
-class Link:
+class Link(CheckedFields):
     """The network link of a host.
 
     Attributes:
@@ -41,14 +41,8 @@ class Link:
         latency: seconds that a small message takes, half of the round trip.
     """
 
-    bandwidth: float
-    latency: float
-
-    def __post_init__(self) -> None:
-        if not self.bandwidth > 0:
-            raise InvalidInput(f"bandwidth is {self.bandwidth} Mbit/s; expected more than 0.")
-        if not self.latency >= 0:
-            raise InvalidInput(f"latency is {self.latency} s; expected at least 0.")
+    bandwidth: Positive
+    latency: NonNegative
 
     def seconds(self, messages: float, size: float) -> float:
         """Seconds of messages, one after the other, that carry ``size`` bytes in total."""
@@ -60,7 +54,7 @@ LOOPBACK = Link(bandwidth=10_000, latency=5e-5)
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(CheckedFields):
     """One exchange of a step.
 
     Attributes:
@@ -69,7 +63,7 @@ class Exchange:
     """
 
     traffic: Traffic
-    ready: float = 1.0
+    ready: Annotated[float, within(0.0, 1.0)] = 1.0
 
 
 @dataclass(frozen=True)
@@ -111,7 +105,7 @@ class Cost:
 
     def overhead_of(self, measured: float) -> float:
         """The overhead with which the equations predict the ``measured`` seconds of a step, at least 0."""
-        return max(0.0, self.overhead + measured - self.seconds)
+        return max(0.0, self.overhead + float(checked(measured, NonNegative, "measured")) - self.seconds)
 
     def __str__(self) -> str:
         rows = {
@@ -140,11 +134,10 @@ def cost(
     """The cost of a step with these exchanges.
 
     Raises:
-        InvalidInput: compute or overhead is negative.
+        InvalidInput: compute or overhead is negative or not finite.
     """
     for name, value in {"compute": compute, "overhead": overhead}.items():
-        if not value >= 0:
-            raise InvalidInput(f"{name} is {value} s; expected at least 0.")
+        checked(value, NonNegative, name)
     end, times = 0.0, [_seconds(exchange.traffic, link, local) for exchange in exchanges]
     for exchange, time in zip(exchanges, times, strict=True):
         end = max(end, compute * (_FORWARD + (1 - _FORWARD) * exchange.ready)) + time
@@ -183,10 +176,10 @@ def hosts_of(workers: int | Sequence[Hashable]) -> Hosts:
     Raises:
         InvalidInput: there is no worker.
     """
-    hosts = one_per_host(int(workers)) if isinstance(workers, int | Integral) else workers  # also numpy's integers
-    if len(hosts) < 1:
-        raise InvalidInput(f"workers is {workers}; expected at least one worker.")
-    return hosts
+    if not isinstance(workers, Sequence) or not workers:
+        workers = one_per_host(checked(workers, Count, "workers"))
+    checked(workers, Sequence, "workers")
+    return workers
 
 
 def shapes_of(model: nn.Module | Callable[[], nn.Module]) -> list[nn.Parameter]:

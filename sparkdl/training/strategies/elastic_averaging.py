@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
+from sparkdl.io.fields import CheckedFields, Count, Share
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
@@ -30,13 +31,12 @@ from sparkdl.training.strategies import Strategy, equalise
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, block_exchanges, by_index
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.cost_model import Exchange
-from sparkdl.training.strategies.hyperparameters import check, check_integers
 from sparkdl.training.strategies.reducers import Reducer
 from sparkdl.training.strategies.traffic import Hosts
 
 
 @dataclass(frozen=True)
-class ElasticAveraging(Strategy):
+class ElasticAveraging(CheckedFields, Strategy):
     """EASGD: workers train alone, and every few steps a spring pulls them and a common center together.
 
     Validation, early stopping, the best weights and the result take the center; training continues from each worker's
@@ -56,16 +56,12 @@ class ElasticAveraging(Strategy):
         InvalidInput: a field is out of range.
     """
 
-    every: int = 10
-    beta: float = 0.9
+    every: Count = 10
+    beta: Share = 0.9
     reduce: Reducer | None = None
-    bucket_bytes: int = BUCKET_BYTES
+    bucket_bytes: Count = BUCKET_BYTES
 
     replicated: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_integers(self, every=1, bucket_bytes=1)
-        check(self, "beta", 0 < self.beta <= 1, "above 0 and at most 1")
 
     def attach(self, replica: Replica, group: Group) -> ElasticAveragingSync:
         """Broadcast the weights of rank 0, which are the first center, and attach to the replica."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import nn
@@ -28,6 +28,7 @@ from torch import nn
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.sampler import generator
+from sparkdl.io.fields import CheckedFields, Count, Seed, one_of
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
@@ -35,14 +36,13 @@ from sparkdl.training.strategies import Strategy, Sync, equalise, traffic
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.cost_model import Exchange, every_nth
-from sparkdl.training.strategies.hyperparameters import check, check_integers
 from sparkdl.training.strategies.traffic import Hosts
 
 GRAPHS = ("ring", "random")
 
 
 @dataclass(frozen=True)
-class Gossip(Strategy):
+class Gossip(CheckedFields, Strategy):
     """Workers train alone, and every few steps each one averages its weights with its neighbours.
 
     Each epoch's end sets all replicas to their mean, so that validation, the result and checkpoints have equal
@@ -60,16 +60,12 @@ class Gossip(Strategy):
         InvalidInput: a field is out of range.
     """
 
-    graph: str = "ring"
-    every: int = 1
-    seed: int = 0
-    bucket_bytes: int = BUCKET_BYTES
+    graph: Annotated[str, one_of(GRAPHS)] = "ring"
+    every: Count = 1
+    seed: Seed = 0
+    bucket_bytes: Count = BUCKET_BYTES
 
     replicated: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check(self, "graph", self.graph in GRAPHS, f"one of {', '.join(GRAPHS)}")
-        check_integers(self, every=1, seed=0, bucket_bytes=1)
 
     def attach(self, replica: Replica, group: Group) -> GossipSync:
         """Broadcast the weights of rank 0, and attach to the replica."""

@@ -26,7 +26,6 @@ w is that start. SlowMo divides v by the inner learning rate: with a constant on
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -37,6 +36,7 @@ from torch import Tensor, nn
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import BelowOne, CheckedFields, Count, Natural, Positive, checked
 from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Replica
@@ -45,14 +45,13 @@ from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, block_exchanges, by_index
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.cost_model import Exchange
-from sparkdl.training.strategies.hyperparameters import check, check_integers
 from sparkdl.training.strategies.outer_update import outer_update
 from sparkdl.training.strategies.reducers import Reducer
 from sparkdl.training.strategies.traffic import Hosts
 
 
 @dataclass(frozen=True)
-class LocalSGD(Strategy):
+class LocalSGD(CheckedFields, Strategy):
     """Workers train alone for ``every`` steps, then take one outer step on the mean of their changes.
 
     Each epoch's end ends the block, so that validation, the result and checkpoints have equal replicas. Optimizer,
@@ -75,23 +74,21 @@ class LocalSGD(Strategy):
         InvalidInput: a field is out of range.
     """
 
-    every: int
-    lr: float = 1.0
-    momentum: float = 0.0
+    every: Count
+    lr: Positive = 1.0
+    momentum: BelowOne = 0.0
     nesterov: bool = False
-    warmup: int = 0
+    warmup: Natural = 0
     average_buffers: bool = True
     reset_inner: bool = False
     reduce: Reducer | None = None
-    bucket_bytes: int = BUCKET_BYTES
+    bucket_bytes: Count = BUCKET_BYTES
 
     replicated: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        check_integers(self, every=1, warmup=0, bucket_bytes=1)
-        check(self, "lr", 0 < self.lr < math.inf, "a number above 0")
-        check(self, "momentum", 0 <= self.momentum < 1, "from 0 to below 1")
-        check(self, "nesterov", not self.nesterov or self.momentum > 0, "False without momentum")
+    def _check(self) -> None:
+        if self.nesterov and not self.momentum:
+            raise InvalidInput("LocalSGD.nesterov is True; expected False without momentum.")
 
     @classmethod
     def block_momentum(cls, workers: int, *, every: int = 50, nesterov: bool = True, **settings: Any) -> LocalSGD:
@@ -106,9 +103,7 @@ class LocalSGD(Strategy):
         Raises:
             InvalidInput: ``workers`` is below 1, or a field is out of range.
         """
-        if workers < 1:
-            raise InvalidInput(f"workers is {workers}; expected at least 1.")
-        fields = {"momentum": 1 - 1 / workers, "reset_inner": True} | settings
+        fields = {"momentum": 1 - 1 / checked(workers, Count, "workers"), "reset_inner": True} | settings
         return cls(every, nesterov=nesterov and fields["momentum"] > 0, **fields)
 
     @classmethod

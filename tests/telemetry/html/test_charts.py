@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl.io.redaction import masked
 from sparkdl.telemetry.html import history_charts
 from sparkdl.telemetry.html.binning import BINS, dominant, rates, width
 from sparkdl.telemetry.html.style import MOST_POINTS, labels
@@ -91,19 +90,8 @@ def test_figures(report, name, shown):
     assert page_tables([run(report=report)])["figures"][name] == shown
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("s3://KEY:a/b+c@bucket/runs", "s3://bucket/runs"),
-        ("s3://bucket/runs?access_key=KEY&secret_key=SECRET", "s3://bucket/runs"),
-        ("s3a://KEY:SECRET@bucket/runs?endpoint_override=x and more", "s3a://bucket/runs and more"),
-        ("hdfs://user@namenode:8020/runs", "hdfs://namenode:8020/runs"),
-        ('{"a": "s3://bucket/x", "to": "me@example.org"}', '{"a": "s3://bucket/x", "to": "me@example.org"}'),
-        ("file:///runs/one", "file:///runs/one"),
-        ("is it? yes", "is it? yes"),
-    ],
-)
-def test_credentials_are_removed(text, shown):
-    assert masked(text) == shown
-    [row] = page_tables([run(configuration={"runDir": text})])["configuration"].rows
-    assert [cell.text for cell in row] == ["runDir", shown]
+def test_credentials_are_removed():
+    [row] = page_tables([run(configuration={"runDir": "s3://KEY:SE/CRET@bucket/runs?secret_key=x"})])[
+        "configuration"
+    ].rows
+    assert [cell.text for cell in row] == ["runDir", "s3://bucket/runs"]

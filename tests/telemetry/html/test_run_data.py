@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import copy
+import json
+import math
 from dataclasses import replace
+from random import Random
 
 import pytest
 
+from sparkdl.cli.report import main as report
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.html import RunData, make_page, read_runs
-from tests.telemetry.html.made import START, event, run, step, written
+from sparkdl.telemetry.chrome_trace import trace
+from sparkdl.telemetry.html import RunData, read_runs
+from sparkdl.telemetry.html.binning import dominant, rates
+from sparkdl.telemetry.html.tables import page_tables
+from tests.telemetry.html.made import START, event, gang, run, step, written
 
+FULL = 100  # a page takes a fifth of a second
 HISTORY = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
 BEGIN, END = event("begin", 0), event("end", 20, error=None)
 
@@ -57,18 +65,39 @@ def test_damaged_or_missing_run_raises(tmp_path, name, text, message):
         RunData.read(str(tmp_path / "run" / name))
 
 
-def test_malformed_lines_and_events_are_skipped(tmp_path):
-    huge = replace(step(2, forward=1.0), payload={"truncated": 1 << 21})
-    kinds = ("step", "span", "progress", "attempt", "begin", "end", "restart", "epoch", "member", "log", "warning")
-    users = [event(kind, 5, 0, error="mine") for kind in kinds] + [event("attempt", 5, -1, error="mine")]
-    directory = written(tmp_path, [BEGIN, huge, *users, END], history=HISTORY)
-    with open(os.path.join(directory, "events", "driver-made.jsonl"), "a") as file:
-        file.write('{"kind":"step","rank":0,"att')
-    with pytest.warns(RuntimeWarning, match=r"line \d+ is skipped"):
+ODD = [None, True, -1, 2**70, math.nan, math.inf, 1e308, -1e308, "text", "x" * 10_000, "\ud800", [], [["a"]], {}]
+RUN = (*gang().events, epoch(1, 5, 0.5), event("restored", 6, history=HISTORY))
+LINES = [json.loads(event.to_json()) for event in RUN]
+
+
+def fuzzed(seed: int) -> bytes:
+    """The lines of an event file with odd values, missing keys, jumps of clocks, repeats, and a damaged end."""
+    random, lines = Random(seed), copy.deepcopy(LINES)
+    for line in random.choices(lines, k=random.randrange(1, 6)):
+        fields = random.choice(
+            [each for each in (line, line["payload"], line["clock"]) if isinstance(each, dict) and each]
+        )
+        name = random.choice(sorted(fields))
+        fields[name] = random.choice(ODD)
+        if fields is not line and random.random() < 0.2:
+            del fields[name]
+    for line in lines[random.randrange(len(lines)) :]:
+        line["time"] = random.choice((0.0, -3e9, 4e9, -50.0)) + line["time"] if type(line["time"]) is float else None
+    end = random.choice([b"", b"\n", b"\xff\xfe\n", b'{"kind":"step","rank":0,"att', b"[" * 5000, b"\0" * 9])
+    texts = [json.dumps(line).encode() for line in lines + random.choices(lines, k=random.randrange(3))]
+    return b"\n".join([*texts, end]) if seed else b""
+
+
+def test_report_of_any_event_file(tmp_path, capsys):
+    directory = written(tmp_path, [BEGIN], history=HISTORY)
+    for seed in range(200):
+        (tmp_path / "events" / "driver-made.jsonl").write_bytes(fuzzed(seed))
         data = RunData.read(directory)
-    assert not data.of_kind("step", "attempt")
-    assert data.state == "finished"
-    assert make_page([data])
+        assert [dominant(data), rates(data), page_tables([data]), trace(data.events)]
+        if seed % FULL == 0:
+            assert report([directory]) == 0
+            assert (f"{data.odd} lines of its event files" in capsys.readouterr().err) == (data.odd > 0)
+            assert (">events left out<" in (tmp_path / "report.html").read_text()) == (data.odd > 0)
 
 
 def test_clocks_of_hosts_are_aligned(tmp_path):

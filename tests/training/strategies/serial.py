@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import work
 from tests.contracts.strategy_contract import Case, _mean, assert_equal, numbers
 
@@ -60,7 +61,7 @@ def trained_serially(
     With ``keeps_weights``, the exchange resets the weights of rows itself.
     """
     rows = {name: torch.as_tensor(array) for name, array in numbers().items()}
-    trainees = [Trainee(case, case.training(None)) for _ in workers]
+    trainees = [Trainee(case, case.training(AllReduce())) for _ in workers]
     steps, inside = list(zip(*(worker["steps"] for worker in workers), strict=True)), 0
     for number, drawn in enumerate(steps, start=1):
         for trainee, own in zip(trainees, drawn, strict=True):

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange
@@ -28,7 +28,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Cast:
+class Cast(CheckedFields):
     """Gradients travel and are added in half precision.
 
     Attributes:
@@ -36,10 +36,6 @@ class Cast:
     """
 
     dtype: Literal["bf16", "fp16"] = "bf16"
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise InvalidInput(f"dtype is {self.dtype!r}; expected {' or '.join(map(repr, DTYPES))}.")
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> CastReduction:
         """Open the reducer."""

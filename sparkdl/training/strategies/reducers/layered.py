@@ -35,7 +35,7 @@ from torch import Tensor
 
 from sparkdl.cluster.group.mesh import Rule, by_host, consecutive, leaders, split
 from sparkdl.cluster.group.world import Group, reaching_peers
-from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count
 from sparkdl.io.threads import in_background
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, Reduction
@@ -44,7 +44,7 @@ from sparkdl.training.strategies.traffic import Hosts, Traffic, layered
 
 
 @dataclass(frozen=True)
-class Layered:
+class Layered(CheckedFields):
     """Sum inside each host, then among one leader of each host; the sum of ``Exact`` up to rounding.
 
     It sends fewer bytes between hosts if hosts have several workers. On one host, or with one worker on each, it has no
@@ -58,11 +58,7 @@ class Layered:
         InvalidInput: ``inner`` is below 1.
     """
 
-    inner: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.inner is not None and self.inner < 1:
-            raise InvalidInput(f"inner is {self.inner}; expected at least 1, or None for the workers of each host.")
+    inner: Count | None = None
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> LayeredReduction:
         """Open the reducer; this connects the workers of each subgroup, and the leaders."""

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Natural
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.exact import ring_bytes
@@ -55,7 +55,7 @@ _CPU_BLOCK, _GPU_BLOCK = 1 << 16, 1 << 24
 
 
 @dataclass(frozen=True)
-class OneBit:
+class OneBit(CheckedFields):
     """Gradients travel as signs, with two numbers for each output unit of a layer.
 
     A worker keeps a residual of the gradients' size, and one of its stripe's size.
@@ -65,11 +65,7 @@ class OneBit:
             exchanges. Early gradients are large and change fast; the paper starts with uncompressed steps too.
     """
 
-    warmup: int = 100
-
-    def __post_init__(self) -> None:
-        if self.warmup < 0:
-            raise InvalidInput(f"warmup is {self.warmup}; expected at least 0 steps.")
+    warmup: Natural = 100
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> OneBitReduction:
         """Open the reducer."""
@@ -181,8 +177,6 @@ class _Stripe:
 
 
 class _Striped:
-    """A bucket in stripes, with its messages: fixed buffers, of which all views are made once."""
-
     def __init__(self, bucket: Bucket, group: Group, warmup: int) -> None:
         self._group, self._warmup, self.steps = group, warmup, 0
         matrices, self._exact = _coded(bucket)

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count, Natural, Positive, Seed
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.exact import ring_bytes
@@ -48,7 +48,7 @@ from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce
 
 
 @dataclass(frozen=True)
-class PowerSGD:
+class PowerSGD(CheckedFields):
     """Each gradient travels as a product of two narrow matrices.
 
     Vectors, and matrices that would not shrink enough, travel uncompressed. A worker keeps a residual of the compressed
@@ -63,18 +63,10 @@ class PowerSGD:
         seed: of the first ``Q``.
     """
 
-    rank: int = 4
-    warmup: int = 100
-    min_compression_rate: float = 2.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise InvalidInput(f"rank is {self.rank}; expected at least 1.")
-        if self.warmup < 0:
-            raise InvalidInput(f"warmup is {self.warmup}; expected at least 0 steps.")
-        if not self.min_compression_rate > 0:
-            raise InvalidInput(f"min_compression_rate is {self.min_compression_rate}; expected a number above 0.")
+    rank: Count = 4
+    warmup: Natural = 100
+    min_compression_rate: Positive = 2.0
+    seed: Seed = 0
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> PowerSGDReduction:
         """Open the reducer."""

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Share
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange
@@ -34,7 +34,7 @@ from sparkdl.training.strategies.traffic import Hosts, Traffic, all_gather, at_o
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(CheckedFields):
     """Each worker sends the largest elements of each gradient and remembers the others.
 
     Every worker receives the elements of all others, so bytes grow with the number of workers ``N``. Below a ratio of
@@ -44,11 +44,7 @@ class TopK:
         ratio: the share of the elements of each parameter that a worker sends, above 0 and at most 1; at least one.
     """
 
-    ratio: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 0 < self.ratio <= 1:
-            raise InvalidInput(f"ratio is {self.ratio}; expected a number above 0 and at most 1.")
+    ratio: Share = 0.01
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> TopKReduction:
         """Open the reducer."""

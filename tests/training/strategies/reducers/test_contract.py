@@ -164,23 +164,6 @@ def test_complex_parameters_raise(reducer):
         reducer.open(buckets, Group(0, 2))
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Cast("fp8"), "dtype is 'fp8'; expected 'bf16' or 'fp16'"),
-        (lambda: TopK(0.0), "ratio is 0.0; expected a number above 0"),
-        (lambda: TopK(1.5), "ratio is 1.5; expected a number above 0 and at most 1"),
-        (lambda: OneBit(-1), "warmup is -1; expected at least 0"),
-        (lambda: PowerSGD(0), "rank is 0; expected at least 1"),
-        (lambda: PowerSGD(warmup=-1), "warmup is -1; expected at least 0"),
-        (lambda: PowerSGD(min_compression_rate=0.0), "min_compression_rate is 0.0; expected a number above 0"),
-    ],
-)
-def test_invalid_arguments_raise(make, message):
-    with pytest.raises(InvalidInput, match=message):
-        make()
-
-
 # ---- training ---------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sparkdl.cluster.group.world import Axis, Group, World
-from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.errors import WorkerFailed
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers import layered
@@ -156,9 +156,3 @@ def test_bytes_of_leaders_and_others(monkeypatch):
     assert leader.bytes_per_step == SIZE + 2 * SIZE + 2 * SIZE // 3
     assert [one.bytes_per_step for one in others] == [SIZE, SIZE, SIZE]
     assert [one.bytes_per_step for one in opened(monkeypatch, ("a",))] == [0]
-
-
-def test_subgroup_below_one_worker_raises():
-    with pytest.raises(InvalidInput, match="inner is 0; expected at least 1, or None for the workers of each host"):
-        Layered(inner=0)
-    assert Layered() == Layered(None)

@@ -1,0 +1,132 @@
+"""Settings that nobody meant, such as NaN, True or a class, raise InvalidInput where they are given.
+
+The tests find every frozen dataclass of the package, so that a new one is tested as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import math
+from dataclasses import MISSING, fields
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from pyspark.ml.evaluation import Evaluator, RegressionEvaluator
+from torch import nn
+
+import sparkdl
+from sparkdl.cli.data import Data
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.cluster.supervisor import Supervisor
+from sparkdl.errors import InvalidInput
+from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.traffic import Traffic
+
+# sparkdl makes the objects of these classes itself, from checked values or from measurements.
+OWN = """
+    AllowedTypes AllRows Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer BroadcastScorer
+    Bucket Bucketizer Capacity Cell ChannelProbe Chart Check Checkpoint Choice ChunkHeader ClassifierMetrics Clients
+    Clocks Column Combining Command Compatibility Connected ConnectionTask Cost DataSummary DerivedColumns Describer
+    DeviceCache Digest DriverExchange EachTask Endpoint ErrorContext Event Exact Expansion Failure FeatureHasher
+    FeaturePipeline FeatureStage Fingerprint Finished FitSpec Fitted Folder Gpus ImputerModel IndexToString InspectShard
+    LayerOutput Ledger LevelOne LinkSpeed Local LocalState Manifest MapTask MaskedFactory Member member.Plan
+    MemberResult MemberStore MemberWork MinMaxScalerModel Models MultilabelMetrics Name Normalizer OneExchange
+    OneHotEncoderModel OnStream OutputColumns Outputs PackedData PackTask PipelineRun Place Point Predictor Problem
+    Program Ragged Reader ReadRows ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer
+    Rule Run RunData RunName Samme Saved SavedFolder SavedStage Scaler Scorer Search ServedModel Shard ShardedData
+    SharedDirectory SqlCombiner Start StepChunk StringIndexerModel Table Target TaskResult TorchStage Trained
+    TrainedModule TrainingSummary Transforms Unit Validation VectorAssembler Verified VmapFactory WarmStart
+    WeightsByClass WorkerAddress WorkerResult WorkerTask
+"""
+SAMPLES: dict[str, Any] = {"evaluator": Evaluator.__new__(RegressionEvaluator), "traffic": Traffic(), "data": Data("x")}
+SAMPLES |= {"model": partial(nn.Linear, 1, 1), "loss": nn.MSELoss(), "unit": "steps", "size": "sqrt", "path": "x"}
+SAMPLES |= {"inputs": (sparkdl.InputColumn("x"),), "rows": (3,), "replace": True, "ragged": "padded"}
+SAMPLES["objective"] = sparkdl.Objective(SAMPLES["model"], SAMPLES["loss"])
+TEXTS = ("client", "directory", "run", "name", "root")
+# Values, and the words in annotations that allow them.
+NUMBERS = "float Positive NonNegative Share BelowOne Fraction _Factor Size"
+CALLED = "Any Factory LossFunction Collate Augment Callable"
+ODD = [(math.nan, "Any"), (10**400, "Any"), (True, "Any bool"), (2.5, f"Any {NUMBERS}"), ("text", "Any str")]
+ODD += [(None, "Any None"), (sparkdl.TopK, CALLED), ({}, "Any dict Mapping")]
+UNBOUNDED = {math.inf: "low high max_grad_norm", -1: "low high ignored padding least seed"}
+
+
+@cache
+def settings() -> list[tuple[Any, str, str]]:
+    """The fields of each frozen dataclass that users make: its class, name and annotation."""
+    package, found = Path(sparkdl.__file__).parent, []
+    for path in package.rglob("*.py"):
+        module = ".".join(("sparkdl", *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            frozen = isinstance(node, ast.ClassDef) and "frozen=True" in "".join(map(ast.unparse, node.decorator_list))
+            if frozen and node.name[0] != "_" and not {node.name, f"{path.stem}.{node.name}"} & {*OWN.split()}:
+                kind = getattr(importlib.import_module(module), node.name)
+                found += [(kind, each.name, str(each.type)) for each in fields(kind) if each.init]
+    return sorted(found, key=lambda field: (field[0].__name__, field[1]))
+
+
+def made(kind: Any, /, **values: Any) -> Any:
+    missing = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
+    wanted = [*missing, *(name for name in ("path", "ragged") if hasattr(kind, name) and name not in values)]
+    return kind(**{name: SAMPLES.get(name, "x" if name in TEXTS else 2) for name in wanted} | values)
+
+
+@pytest.mark.parametrize(("kind", "name", "text"), settings(), ids=lambda part: getattr(part, "__name__", None))
+def test_odd_values_raise(kind, name, text):
+    numbers = any(word in text for word in (*NUMBERS.split(), "int", "Count", "Natural", "Several", "Seed"))
+    unbounded = [(value, "Any" if name not in names.split() else "") for value, names in UNBOUNDED.items()]
+    for value, words in [*ODD, *(unbounded if numbers else [])]:
+        allowed = any(word in text for word in words.split()) or not words
+        try:
+            made(kind, **{name: value})
+        except InvalidInput as error:
+            message = f"{kind.__name__}.{name} is nan; expected" if numbers and value is ODD[0][0] else "expected"
+            assert message in str(error)  # noqa: PT017 - other values are valid
+        else:
+            assert allowed, f"{kind.__name__}({name}={value!r})"
+
+
+def test_numbers_of_numpy_become_those_of_python():
+    for kind, name, _ in settings():
+        value = getattr(made(kind), name)
+        if type(value) in (int, float, bool, str):
+            scalar = {int: np.int32, float: np.float64, bool: np.bool_, str: np.str_}[type(value)](value)
+            stored = getattr(made(kind, **{name: scalar}), name)
+            assert (type(stored), stored) == (type(value), value)
+
+
+CALLS = {
+    "EMA.decay": sparkdl.EMA,
+    "size": sparkdl.LocalCluster,
+    "workers": lambda value: AllReduce().explain(nn.Linear(1, 1), value, 1.0, 0.0),
+    "compute": lambda value: AllReduce().explain(nn.Linear(1, 1), 2, 1.0, 0.0, compute=value),
+    "HuberLoss": lambda value: sparkdl.Objective(nn.Linear(1, 1), nn.HuberLoss(delta=value)),
+}
+LIMITS = ("heartbeat_timeout", "stall_timeout", "back_off", "max_restarts", "elastic_timeout", "min_size")
+CALLS |= {name: lambda value, name=name: Supervisor(InlineCluster(), **{name: value}) for name in LIMITS}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_odd_arguments_of_calls_raise(name):
+    for value in (math.nan, math.inf, *(() if name == "HuberLoss" else (-1, "text", True, sparkdl.TopK))):
+        with pytest.raises(InvalidInput, match=rf"{name} (is|has) .*expected"):
+            CALLS[name](value)
+
+
+def test_odd_params_raise():
+    for kind in (sparkdl.TorchClassifier, sparkdl.Bagging, sparkdl.Boosting, sparkdl.Stacking, sparkdl.BestOf):
+        for param in kind.declared().values():
+            types = {param.kind, *get_args(param.kind)}
+            if {int, float} & types and not {str, list[float]} & types:
+                for value in (math.nan, "text", True, sparkdl.TopK, *([2.5] if float not in types else [])):
+                    with pytest.raises((InvalidInput, TypeError)):
+                        param.typeConverter(value)
+                assert type(param.typeConverter(np.float32(0.5) if float in types else np.int32(2))) in (int, float)
+    with pytest.raises(InvalidInput, match=r"thresholds is \[0.5, nan\]; expected"):
+        sparkdl.TorchClassifier(thresholds=[0.5, math.nan])
+    with pytest.raises(InvalidInput, match=r"thresholds is \[0.5, 1.5\]; expected numbers from 0 to 1"):
+        sparkdl.TorchClassifier(model=partial(nn.Linear, 2, 3), multiLabel=True, thresholds=[0.5, 1.5]).training()
