@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from benchmarks.pairs import Side, interleave
 from sparkdl import Objective
 from sparkdl.cluster.group.world import World
-from sparkdl.data.device_cache import DeviceCache
+from sparkdl.data.batching import DeviceCache
 from sparkdl.data.shard import Shard
 from sparkdl.training.layouts.arithmetic import autocast
 from sparkdl.training.loop import Training, train

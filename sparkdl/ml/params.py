@@ -24,8 +24,8 @@ from pyspark.ml.param.shared import (
 from torch import nn
 
 from sparkdl.cluster.group.devices import BACKENDS
+from sparkdl.data.batching import MODES as MODES_OF_CACHE
 from sparkdl.data.columns import InputColumn
-from sparkdl.data.device_cache import MODES as MODES_OF_CACHE
 from sparkdl.io.fields import Natural, Positive, Rule
 from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param

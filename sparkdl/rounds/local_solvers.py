@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.data.batch import Batch
-from sparkdl.data.batching import row_bytes
-from sparkdl.data.device_cache import fits
+from sparkdl.data.batching import fits, row_bytes
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import BelowOne, CheckedFields, Count, NonNegative

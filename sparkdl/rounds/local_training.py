@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from sparkdl.data.batching import Batcher
-from sparkdl.data.device_cache import DeviceCache
+from sparkdl.data.batching import Batcher, DeviceCache
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput

@@ -16,8 +16,7 @@ from torch import nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
-from sparkdl.data.batching import Batcher
-from sparkdl.data.device_cache import DeviceCache
+from sparkdl.data.batching import Batcher, DeviceCache
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from sparkdl.data.device_cache import MODES
+from sparkdl.data.batching import MODES
 from sparkdl.data.transforms import Augment, Collate
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, NonNegative, Seed, one_of

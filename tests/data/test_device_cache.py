@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparkdl.data.batching import Batcher
+from sparkdl.data.batching import Batcher, DeviceCache, fits
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.data.device_cache import DeviceCache, fits
 from sparkdl.data.sampler import Plan
 from sparkdl.errors import InvalidInput
 from tests.data.test_batching import ID, INPUTS, PLAIN, WEIGHTED, assert_same, shards, weighted
@@ -18,7 +17,7 @@ GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 @pytest.fixture
 def held(monkeypatch):
     """Lets a shard be held on the CPU, as on a GPU with enough memory."""
-    monkeypatch.setattr("sparkdl.data.device_cache.fits", lambda size, device, mode: True)
+    monkeypatch.setattr("sparkdl.data.batching.fits", lambda size, device, mode: True)
 
 
 @pytest.mark.usefixtures("held")
@@ -47,7 +46,7 @@ def test_ragged_columns_stay_on_the_host():
 
 def test_a_shard_is_measured_in_the_types_of_the_batches(monkeypatch):
     sizes = []
-    monkeypatch.setattr("sparkdl.data.device_cache.fits", lambda size, *_: sizes.append(size) or False)
+    monkeypatch.setattr("sparkdl.data.batching.fits", lambda size, *_: sizes.append(size) or False)
     (shard,) = shards((10,), Columns((InputColumn("row", "int32"), InputColumn("x", "float32"))))
     assert DeviceCache.of(shard, GPU) is None
     assert sizes == [10 * (8 + 2 * 4)]

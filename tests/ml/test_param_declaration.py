@@ -19,7 +19,8 @@ from sparkdl.ensembles import declarations
 from sparkdl.ml import params
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param, with_default
 from sparkdl.ml.param_stubs import stub_of, with_tables
-from sparkdl.ml.param_types import at_least, to_list, to_string
+from sparkdl.io.fields import Natural
+from sparkdl.ml.param_types import number, to_list, to_string
 from sparkdl.ml.params import TrainingParams
 
 ENSEMBLES = (sparkdl.Bagging, sparkdl.Boosting, sparkdl.Stacking, sparkdl.BestOf)
@@ -33,7 +34,7 @@ class Sized(ConstructedParams):
         InvalidInput: the size is negative.
     """
 
-    size: Param[int] = param("rows", at_least(0), 3, scope=Scope.GANG)
+    size: Param[int] = param("rows", number(Natural), 3, scope=Scope.GANG)
     name: Param[str | None] = param("its name", to_string, "it")
     parts: Param[list[int]] = param("some of it", to_list, [])
     source: Param[str] = param("its origin", to_string)

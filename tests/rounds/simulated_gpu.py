@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sparkdl.cluster import local_tasks, tasks
-from sparkdl.data import batching, device_cache
+from sparkdl.data import batching
 from sparkdl.rounds import local_solvers
 
 GPU, CPU = torch.device("cuda", 1), torch.device("cpu")
@@ -122,7 +122,7 @@ def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpu]:
         # Modes are of a thread, and the real GPU's memory and generators are missing.
         patched.setattr(batching, "prefetch_to", lambda device, items, tensors_of: iter(items))
         patched.setattr(Tensor, "pin_memory", lambda tensor: tensor)
-        for module in (device_cache, local_solvers):
+        for module in (batching, local_solvers):
             patched.setattr(module, "fits", lambda size, device, mode: device.type == "cuda")
         patched.setattr(torch.cuda, "default_generators", {GPU.index: torch.Generator()})
         patched.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
