@@ -7,7 +7,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Installations that wait for the network, and Java's archive of classes, go on at the same time.
 MAKEFLAGS += --jobs=3
-.PHONY: help demo test test-all gpu check stubs docs notebooks compat clean
+.PHONY: help demo test test-all references gpu check stubs docs notebooks compat clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -34,7 +34,7 @@ WITH_JAVA = JAVA_HOME="$$(conf/java.sh)" && export JAVA_HOME &&
 SUBMIT = $(WITH_JAVA) $(BIN)/spark-submit --properties-file conf/spark/local.conf
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(RUNTIME) ## write digits as Parquet, train on two Spark executors, predict
 	rm -rf build/demo
@@ -52,6 +52,9 @@ test: $(INSTALLED) $(CLASSES) ## the fast tests, never retried
 
 test-all: $(INSTALLED) $(CLASSES) $(OLDEST)/.installed ## every test that needs no GPU; failed cluster and chaos tests get one retry
 	$(WITH_JAVA) $(BIN)/python tests/parallel.py --oldest $(OLDEST)/bin/python
+
+references: $(INSTALLED) $(CLASSES) ## trainings to an accuracy, before a change of training is merged
+	$(WITH_JAVA) $(BIN)/python -m pytest tests/references
 
 # On a bare machine with a GPU: PYTHON has pytest and what sparkdl itself imports, and nothing is installed.
 gpu: ## the tests that need a GPU, with $(PYTHON) as it is, without Spark and Java

@@ -1,7 +1,8 @@
 """Run the tests in several pytest processes at a time: ``python tests/parallel.py [--fast] [pytest options]``.
 
 ``--fast`` runs the fast tests in two processes: those on Spark, and all others. Without it every test that needs no GPU
-runs, in lots, four at a time, because one test of Spark leaves most of two cores idle. A lot is printed when it ends.
+runs, in lots, four at a time, because one test of Spark leaves most of two cores idle. Lots have equal shares of the
+durations in durations.json, which ``--record`` writes. A lot is printed when it ends.
 ``--oldest PYTHON`` adds a lot of the tests that depend most on Spark's version; that Python runs them.
 
 Tests on real executors and tests that kill things depend on how the operating system shares a busy machine. Without
@@ -16,16 +17,20 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 AT_A_TIME = 4
 _FAST = "not slow and not chaos and not gpu and not notebook"
-STYLE = "--ignore=tests/style"  # make check runs it
+ON_SPARK, ALONE = "(cluster or chaos) and not gpu", "not cluster and not chaos and not gpu"
+STYLE = ("--ignore=tests/style", "--ignore=tests/references")  # make check and make references run them
+DURATIONS = Path(__file__).with_name("durations.json")  # seconds by marker and place, from --record
 OLDEST = (
     *("spark/test_cluster.py", "spark/test_columns.py", "spark/test_python_daemon.py"),
     *("ml/inference", "ml/persistence", "ml/test_estimator.py"),
@@ -47,35 +52,42 @@ class Lot:
     python: str = sys.executable
 
 
-def split(marker: str, *parts: str, chances: int = 1) -> Iterator[Lot]:
-    """One lot for each part, and one for all other tests.
+def files(folder: Path = Path("tests")) -> Iterator[tuple[str, ...]]:
+    """The groups of places below ``tests`` that one process runs: files, and folders whose tests share a cluster."""
+    shared = [(folder / "spark",), (folder / "hosts", folder / "chaos")]
+    for group in shared:
+        yield tuple(str(place) for place in group if place.exists())
+    apart = {place for group in shared for place in group} | {folder / "gpu", folder / "style", folder / "references"}
+    for path in sorted(folder.rglob("test_*.py")):
+        if not apart & set(path.parents):
+            yield (str(path),)
+
+
+def scheduled(marker: str, number: int, chances: int = 1) -> list[Lot]:
+    """At most ``number`` lots of about equal recorded durations; the longest lot comes first.
 
     Args:
         marker: that the tests have, as an expression.
-        parts: folders and files below ``tests``, with spaces between; a test belongs to the first part that has it.
+        number: of lots.
         chances: of each test.
     """
-    earlier: list[Path] = []
-    for part in (*parts, "."):
-        places = [place for name in part.split() if (place := Path("tests", name)).exists()]
-        nested = [f"--ignore={place}" for place in earlier if set(places) & set(place.parents)]
-        if places:
-            yield Lot((*map(str, places), *nested, STYLE, "-m", marker), chances)
-        earlier += places
+    recorded = json.loads(DURATIONS.read_text(encoding="utf-8")).get(marker, {})
+    seconds = {group: sum(recorded.get(place, 1.0) for place in group) for group in files() if group}
+    shares: list[tuple[float, tuple[str, ...]]] = [(0.0, ())] * number
+    for group in sorted(seconds, key=lambda group: -seconds[group]):
+        least = min(range(number), key=lambda index: shares[index][0])
+        shares[least] = (shares[least][0] + seconds[group], shares[least][1] + group)
+    return [Lot((*places, "-m", marker), chances) for _, places in sorted(shares, reverse=True) if places]
 
 
 def fast_lots() -> list[Lot]:
     """The fast tests, those on Spark and all others."""
-    return [Lot((STYLE, "-m", f"not cluster and {_FAST}")), Lot((STYLE, "-m", f"cluster and {_FAST}"))]
+    return [Lot((*STYLE, "-m", f"{prefix}cluster and {_FAST}")) for prefix in ("not ", "")]
 
 
 def all_lots() -> list[Lot]:
-    """All tests that need no GPU; the longest lots come first, so that all end at about the same time."""
-    on_spark = ("ensembles", "ml cli/pipeline", "hosts chaos notebooks", "docs", "spark")
-    return [
-        *split("(cluster or chaos) and not gpu", *on_spark, chances=2),
-        *split("not cluster and not chaos and not gpu", "rounds training telemetry"),
-    ]
+    """All tests that need no GPU."""
+    return [*scheduled(ON_SPARK, 6, chances=2), *scheduled(ALONE, 2)]
 
 
 def oldest_lot(python: str) -> Lot:
@@ -113,10 +125,30 @@ def second_chance(lot: Lot, code: int, cache: Path, arguments: Sequence[str]) ->
     return run(lot, *arguments, "--last-failed", "--last-failed-no-failures", "none")
 
 
+def reported(cache: Path) -> tuple[str, ...]:
+    """The options for a report with the durations of tests, beside a cache."""
+    return ("-o", "junit_family=xunit1", f"--junit-xml={cache.with_suffix('.xml')}")
+
+
+def record(lots: Sequence[Lot], caches: Sequence[Path]) -> None:
+    """Write the seconds of each file or shared folder in the reports, by marker."""
+    seconds: dict[str, Counter[str]] = {ON_SPARK: Counter(), ALONE: Counter()}
+    for lot, cache in zip(lots, caches, strict=True):
+        for case in ElementTree.parse(cache.with_suffix(".xml")).iter("testcase"):
+            place = next((place for place in lot.selection if case.attrib["file"].startswith(place)), None)
+            if place is not None and lot.selection[-1] in seconds:
+                seconds[lot.selection[-1]][place] += float(case.attrib["time"])
+    rounded = {
+        marker: {place: round(spent, 1) for place, spent in sorted(every.items())} for marker, every in seconds.items()
+    }
+    DURATIONS.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
+
+
 def main(arguments: Sequence[str]) -> int:
     """All lots, then the second chances; the exit code of the first lot that failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--fast", action="store_true", help="the fast tests, with one chance each")
+    parser.add_argument("--record", action="store_true", help="write the durations of this run to durations.json")
     parser.add_argument("--oldest", metavar="PYTHON", help="an interpreter with the oldest pyspark")
     options, others = parser.parse_known_args(arguments)
     lots = fast_lots() if options.fast else all_lots()
@@ -124,9 +156,11 @@ def main(arguments: Sequence[str]) -> int:
         lots.append(oldest_lot(options.oldest))
     with tempfile.TemporaryDirectory() as folder:
         caches = [Path(folder, str(number)) for number in range(len(lots))]
-        extra = [(*others, "-o", f"cache_dir={cache}") for cache in caches]
+        extra = [(*others, "-o", f"cache_dir={cache}", *reported(cache)) for cache in caches]
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             codes = list(pool.map(lambda lot, more: run(lot, *more), lots, extra))
+        if options.record:
+            record(lots, caches)
         codes = list(map(second_chance, lots, codes, caches, extra))
     found = [code for code in codes if code != pytest.ExitCode.NO_TESTS_COLLECTED]
     return next(filter(None, found), 0 if found else pytest.ExitCode.NO_TESTS_COLLECTED)
