@@ -19,8 +19,7 @@ cut off, then awake again. It checks for newer announcements before it commits a
 
 A stop request names one attempt, and attempt numbers are unique. Later attempts ignore it, so it need not be deleted.
 
-Local disks, HDFS, S3 and GCS show a finished write to every later read and listing, as required. NFS with attribute
-caching shows it late, typically within 60 s. That only prolongs the time in which a zombie may commit.
+NFS with attribute caching shows a finished write late, typically within 60 s, in which a zombie may commit.
 """
 
 from __future__ import annotations

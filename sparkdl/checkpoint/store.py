@@ -16,7 +16,7 @@ from sparkdl.checkpoint.fencing import Attempts
 from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name
 from sparkdl.checkpoint.reader import Reader, damage
 from sparkdl.errors import CheckpointDamaged, InvalidInput
-from sparkdl.io.fields import CheckedFields, Count
+from sparkdl.io.fields import CheckedFields, Count, NonNegative
 from sparkdl.io.files import Buffer, Folder, absolute
 from sparkdl.io.threads import in_background
 from sparkdl.telemetry.clock import Clock
@@ -44,7 +44,7 @@ class Checkpoints(CheckedFields):
     run: str
     keep: Count = 2
     writer: str = field(default_factory=lambda: uuid.uuid4().hex)
-    began: float = field(default_factory=time.time)
+    began: NonNegative = field(default_factory=time.time)
 
     def _check(self) -> None:
         if not self.run:

@@ -75,15 +75,9 @@ class DeviceCache:
 
 
 def fits(size: int, device: torch.device, mode: str) -> bool:
-    """Whether ``size`` bytes are to be held on the device.
+    """Whether ``size`` bytes are to be held on the device: never on the CPU, with ``"auto"`` up to ``MARGIN``.
 
-    Args:
-        size: bytes of the shard's columns on the device.
-        device: of the batches; a shard for the CPU is never copied.
-        mode: ``"auto"`` for at most ``MARGIN`` of the free memory, ``"always"`` or ``"never"``.
-
-    Raises:
-        InvalidInput: the mode is ``"always"``, and the shard is larger than the free memory.
+    Raises InvalidInput if the mode is ``"always"``, and the shard is larger than the free memory.
     """
     if mode == "always" and device.type == "cpu":
         warnings.warn("cacheOnDevice='always' is ignored: device is 'cpu'.", stacklevel=2)

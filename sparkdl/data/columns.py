@@ -148,11 +148,7 @@ class Columns(CheckedFields):
                 )
 
     def check(self, schema: pa.Schema) -> None:
-        """Check every column against an Arrow schema.
-
-        Raises:
-            InvalidInput: a column is missing, ambiguous, or of a type that cannot become a tensor.
-        """
+        """Raise InvalidInput if a column is missing, ambiguous, or of a type that cannot become a tensor."""
         for column in self:
             count = schema.names.count(column.name)
             if count != 1:
@@ -183,11 +179,7 @@ def _merge(one: InputColumn, two: InputColumn) -> InputColumn:
 def described(
     names: list[str], columns: list[InputColumn], label: str | list[str] | None = None
 ) -> tuple[InputColumn, ...]:
-    """The input columns ``names``, with their descriptions in ``columns``, which may also describe one label.
-
-    Raises:
-        InvalidInput: a column is described twice, or one that is no input and not the label.
-    """
+    """The input columns ``names`` as ``columns`` describe them; raises InvalidInput if these describe others."""
     by_name, labels = {column.name: column for column in columns}, {label} if isinstance(label, str) else set()
     if not by_name.keys() <= {*names} | labels or len(by_name) < len(columns):
         raise InvalidInput(
@@ -243,7 +235,6 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def _advice(element: pa.DataType) -> str | None:
-    """What to do with a type that is neither a number nor a boolean; None if it is one."""
     if pa.types.is_integer(element) or pa.types.is_floating(element) or pa.types.is_boolean(element):
         return None
     if pa.types.is_temporal(element):

@@ -9,11 +9,7 @@ from sparkdl.errors import InvalidInput
 
 
 def required(module: str, extra: str) -> Any:
-    """Import a module that an extra of this package installs.
-
-    Raises:
-        InvalidInput: it cannot be imported.
-    """
+    """Import a module that an extra of this package installs; raises InvalidInput if it cannot be imported."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

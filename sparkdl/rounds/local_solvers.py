@@ -143,11 +143,7 @@ class ConjugateGradient(CheckedFields):
     uses_optimizer = False
 
     def solve(self, problem: Problem) -> None:
-        """Set the module to the solution.
-
-        Raises:
-            InvalidInput: the loss is not quadratic in the parameters.
-        """
+        """Set the module to the solution; raises InvalidInput if the loss is not quadratic in the parameters."""
         start = problem.begin(problem.v)
         first, steps = start.steepness, 10 * len(problem.v) + 100
         step = conjugate_gradients(start.product, -start.gradient, goal=self.tolerance * first, steps=steps)
@@ -186,7 +182,6 @@ class NewtonCG(CheckedFields):
     uses_optimizer = False
 
     def solve(self, problem: Problem) -> None:
-        """Set the module to the solution."""
         point = problem.begin(problem.x)
         enough = max(self.reduction * point.steepness, self.tolerance)
         for _ in range(self.iterations):
@@ -216,7 +211,6 @@ class LocalSGDSolver(CheckedFields):
     uses_optimizer = True
 
     def solve(self, problem: Problem) -> None:
-        """Set the module to the result of the epochs."""
         # Local training minimises the shard's mean loss, so that the quadratic is scaled accordingly.
         pull = toward(problem.v, problem.rho * problem.mass / problem.shard.mass())
         local = Local(self.epochs, self.batch_size, problem.round, problem.key, pull)

@@ -120,15 +120,7 @@ class CallbackContext:
 
 
 def agreed(requests: Sequence[Requests], columns: Mapping[str, Any]) -> Requests:
-    """The requests of all workers as one.
-
-    Args:
-        requests: of each worker, by rank.
-        columns: of the epoch's row, whose names cannot be logged.
-
-    Raises:
-        InvalidInput: the row has a logged name already.
-    """
+    """The requests of all workers, by rank, as one; raises InvalidInput if the row's ``columns`` have a logged name."""
     logged: dict[str, list[float]] = {}
     for worker in requests:
         for name, value in worker.logged.items():
@@ -169,10 +161,9 @@ def states_of(callbacks: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 
 def load_states(callbacks: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    """Restore states by name; a callback without a saved one keeps its own, unless it changes the result.
+    """Restore states by name; a callback without a saved one keeps its own.
 
-    Raises:
-        InvalidInput: a state has no callback, or a callback that changes the result has no state.
+    Raises InvalidInput if a state has no callback, or a callback that ``changes_result`` has no state.
     """
     missing = [name for name in states if not hasattr(callbacks.get(name), "load_state_dict")]
     added = [name for name in callbacks.keys() - states if hasattr(callbacks[name], "state_dict")]

@@ -93,7 +93,6 @@ class MetricAccumulator:
         return {"sum": self._sum, "weight": self._weight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the loss from ``state_dict``."""
         self._sum.copy_(state["sum"])
         self._weight = state["weight"]
 
@@ -161,11 +160,8 @@ def _local_state(metric: Any) -> dict[str, Any] | None:
 
 
 def _join(metric: Any, parts: Sequence[dict[str, Any] | None]) -> bool:
-    """Set a metric to the joined states of all workers; return whether any worker updated it.
-
-    All states travel in one collective. Torchmetrics would gather a list tensor by tensor, and hang if the lists of two
-    workers differ in length.
-    """
+    # All states travel in one collective: torchmetrics would gather lists tensor by tensor, and hang if those of two
+    # workers differ in length.
     metric.distributed_available_fn = lambda: False
     states = [state for state in parts if state is not None]
     for name, reduction in metric._reductions.items() if states else ():

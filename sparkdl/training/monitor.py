@@ -128,11 +128,7 @@ class TrainingMonitor:
         end_step(clock=clock, steps=0)
 
     def end(self) -> None:
-        """Call ``on_end`` after the last epoch.
-
-        Raises:
-            InvalidInput: a callback stops or logs in it.
-        """
+        """Call ``on_end`` after the last epoch; raises InvalidInput if a callback stops or logs in it."""
         stopping = self.state.stopping
         best = {"best_epoch": stopping.epochs.best, "keeps_best": stopping.keep}
         self.state.report |= {**best, "stop_reason": stopping.reason}

@@ -25,11 +25,7 @@ def named_metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def mode_of(monitor: str | None, mode: str, metrics: Mapping[str, Any]) -> Mode:
-    """Whether a lower (``"min"``) or a higher (``"max"``) value is better; ``"auto"`` asks the metric.
-
-    Raises:
-        InvalidInput: the metric does not say which one is better, or a higher loss would be.
-    """
+    """Whether a lower (``"min"``) or a higher value is better; raises InvalidInput if the metric does not say it."""
     named = dict(named_metrics(metrics))
     metric = None if monitor is None else named.get(monitor.removeprefix("valid_"))
     if metric is None and (monitor is None or monitor in _LOSSES):

@@ -152,11 +152,7 @@ class Objective(CheckedFields):
         return replace(self, scheduler=partial(self.scheduler, **{name: length[name] for name in taken}))
 
     def check_schedule(self, *, in_rounds: bool) -> None:
-        """Check the scheduler's factory on the driver.
-
-        Raises:
-            InvalidInput: it needs another ``scheduler_interval``, values that rounds lack, or the other mode.
-        """
+        """Raise InvalidInput if the scheduler's factory needs another interval or mode, or values that rounds lack."""
         taken, factory = length_arguments(self.scheduler), getattr(self.scheduler, "func", self.scheduler)
         plateau = factory is ReduceLROnPlateau
         if in_rounds and (taken or plateau):
@@ -183,17 +179,8 @@ class Objective(CheckedFields):
                 f"{self.monitor or 'loss'} is better."
             )
 
-    @property
-    def schedules_epochs(self) -> bool:
-        """Whether the scheduler's factory takes the run's number of epochs."""
-        return "epochs" in length_arguments(self.scheduler)
-
     def open_scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
-        """The scheduler of the optimizer; None without one.
-
-        Raises:
-            InvalidInput: a ``ReduceLROnPlateau`` steps after each step, or its mode is not the monitor's.
-        """
+        """The scheduler of the optimizer; None without one. Raises InvalidInput as ``check_schedule``."""
         scheduler = None if self.scheduler is None else self.scheduler(optimizer)
         if isinstance(scheduler, ReduceLROnPlateau):
             self._check_plateau(scheduler.mode)

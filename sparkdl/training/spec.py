@@ -74,7 +74,7 @@ class TrainingSpec(CheckedFields):
     checkpointer: Any = None  # a Checkpointer; untyped, so that the loop does not import its modules
     cache_on_device: Annotated[str, one_of(MODES)] = "auto"
     measured: bool = True
-    result_limit: int | None = None
+    result_limit: Count | None = None
 
     def _check(self) -> None:
         check_callbacks(self.callbacks)

@@ -18,6 +18,7 @@ from sparkdl.training.dataloader import Rows
 from sparkdl.training.early_stopping import EarlyStopping, GangEarlyStopping
 from sparkdl.training.layouts import Replica
 from sparkdl.training.metrics import MetricAccumulator, load_metric_states, metric_states, open_metrics
+from sparkdl.training.objective import length_arguments
 from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained, TrainingSpec
 from sparkdl.training.strategies import Sync
@@ -146,11 +147,8 @@ class TrainerState:
     def restore(self, state: dict[str, Any] | None) -> None:
         """Resume from a state of ``state``, all workers from the same step; None starts anew.
 
-        The state of an epoch's end may come from a gang of another size.
-
-        Raises:
-            InvalidInput: the state is of another model, optimizer, gang, batch size or data; the workers have states of
-                different steps; or the state is past the last of ``epochs``.
+        The state of an epoch's end may come from a gang of another size. Raises InvalidInput if the state is of another
+        training, of different steps on the workers, or past the last of ``epochs``.
         """
         saved = None if state is None else state["local"]
         if saved is not None:
@@ -228,4 +226,5 @@ class TrainerState:
         place = {"workers": self.world.size, "shard_rows": list(plan.rows)}
         place |= {"batchSize": plan.batch_size, "seed": plan.seed, "shuffle": plan.shuffle}
         # A schedule of the run's length, such as OneCycleLR, cannot be prolonged.
-        return place | ({"epochs": self.training.epochs} if self.training.objective.schedules_epochs else {})
+        fixed = "epochs" in length_arguments(self.training.objective.scheduler)
+        return place | ({"epochs": self.training.epochs} if fixed else {})

@@ -40,19 +40,10 @@ def trial_batch(shard: Shard, transforms: Transforms | None) -> Batch:
 
 
 def try_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple[Any, dict[str, Any]]:
-    """Run the model on a few rows in evaluation mode, as scoring does.
+    """Run the model on at least one row in evaluation mode; raises InvalidInput if scoring would reject the output.
 
-    Args:
-        module: its mode and its buffers are restored; the caller restores the random state.
-        batch: at least one row.
-        kind: the output that scoring needs; None accepts any.
-
-    Returns:
-        The output, and for the report ``inputs``, the shape and dtype of one row of each input, or None if a shape
-        varies, and ``output``, the shape of one row, or None if it is no tensor.
-
-    Raises:
-        InvalidInput: scoring would reject the output.
+    Returns the output, and for the report ``inputs``, the shape and dtype of one row of each input (None if a shape
+    varies), and ``output``, the shape of one row (None if it is no tensor). The module's mode and buffers are restored.
     """
     was_training, before = module.training, {name: buffer.clone() for name, buffer in module.named_buffers()}
     output = forward(module.eval(), batch.inputs)
@@ -104,7 +95,6 @@ def check_output(output: Any, rows: int, kind: OutputKind) -> None:
 
 
 def _check_labels(output: Tensor, target: Tensor | None) -> None:
-    """Raise InvalidInput unless scores of tokens or pixels have a label each; class last, they would be misread."""
     labels = None if target is None else target.shape
     if labels in (output.shape[:1] + output.shape[2:], output.shape):  # indices of classes, or their probabilities
         return

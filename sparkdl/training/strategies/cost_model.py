@@ -131,11 +131,7 @@ def cost(
     compute: float = 0.0,
     overhead: float = 0.0,
 ) -> Cost:
-    """The cost of a step with these exchanges.
-
-    Raises:
-        InvalidInput: compute or overhead is negative or not finite.
-    """
+    """The cost of a step; raises InvalidInput if compute or overhead is negative or not finite."""
     for name, value in {"compute": compute, "overhead": overhead}.items():
         checked(value, NonNegative, name)
     end, times = 0.0, [_seconds(exchange.traffic, link, local) for exchange in exchanges]
@@ -171,11 +167,7 @@ def every_nth(steps: int, traffic: Iterable[Traffic]) -> list[Exchange]:
 
 
 def hosts_of(workers: int | Sequence[Hashable]) -> Hosts:
-    """The host of each worker; for a number, each has a host of its own.
-
-    Raises:
-        InvalidInput: there is no worker.
-    """
+    """The host of each worker, for a number one for each; raises InvalidInput without workers."""
     if not isinstance(workers, Sequence) or not workers:
         workers = one_per_host(checked(workers, Count, "workers"))
     checked(workers, Sequence, "workers")
@@ -183,11 +175,7 @@ def hosts_of(workers: int | Sequence[Hashable]) -> Hosts:
 
 
 def shapes_of(model: nn.Module | Callable[[], nn.Module]) -> list[nn.Parameter]:
-    """The trained parameters of a module or its factory as tensors without values, on the device ``meta``.
-
-    Raises:
-        InvalidInput: the model is no module, trains no parameter, or has a parameter without a shape.
-    """
+    """A model's trained parameters on the device ``meta``; raises InvalidInput for none, or one without a shape."""
     module = model if isinstance(model, nn.Module) else model()
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"the model is of the type {type(module).__name__}; expected an nn.Module or its factory.")

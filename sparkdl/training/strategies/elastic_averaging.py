@@ -64,12 +64,10 @@ class ElasticAveraging(CheckedFields, Strategy):
     replicated: ClassVar[bool] = False
 
     def attach(self, replica: Replica, group: Group) -> ElasticAveragingSync:
-        """Broadcast the weights of rank 0, which are the first center, and attach to the replica."""
         equalise(replica, group)
         return ElasticAveragingSync(self, replica, group)
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
-        """One exchange per bucket at the end of each block."""
         return block_exchanges(self.every, self.reduce, make_buckets(parameters, self.bucket_bytes), hosts)
 
 
@@ -89,7 +87,6 @@ class ElasticAveragingSync:
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that this worker sends per step on average, if blocks have ``every`` steps."""
         return self._sum.reduction.bytes_per_step // self._strategy.every
 
     def start_epoch(self) -> None:
@@ -98,7 +95,6 @@ class ElasticAveragingSync:
         self._own = {}
 
     def update(self, clock: Clock, batch: Batch) -> None:
-        """Take a local step; exchange if the block ends."""
         enter_phase("update")
         self._replica.apply()
         if self._block.step():
@@ -112,7 +108,6 @@ class ElasticAveragingSync:
         self._fill(by_index(self._center))
 
     def detach(self) -> None:
-        """Leave the center in the module."""
         if not self._own:
             self.end_epoch()
 
@@ -124,7 +119,6 @@ class ElasticAveragingSync:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state, for a replica that has its weights already."""
         replicated = state["replicated"]
         self._block.load_state_dict(replicated["block"])
         for index, parameter in enumerate(self._replica.parameters):

@@ -4,14 +4,12 @@
 ``B`` bytes a second in each direction. If every worker has a host of its own, the seconds are
 
     ring all-reduce                  2 (N - 1) alpha + 2 (N - 1)/N M/B
-    recursive halving and doubling   2 log2(N) alpha + 2 (N - 1)/N M/B
     reduce-scatter                     (N - 1) alpha +   (N - 1)/N M/B
     all-gather of M bytes of each              alpha +   (N - 1)   M/B
     all-to-all of M/N bytes                    alpha +   (N - 1)/N M/B
     reduce to one worker by a ring           N alpha + 2 (N - 1)/N M/B
     broadcast by a tree            ceil(log2 N) (alpha + M/B)
     exchange with k neighbours               alpha + k M/B
-    S parameter servers                    2 alpha + 2 N M/(S B)
 
 In an all-gather or all-to-all, workers send to all others at once. If workers share hosts, an all-gather is a ring with
 ``N - 1`` messages, as ``Group.all_gather_into`` does it. NCCL chooses its own algorithms.
@@ -19,7 +17,6 @@ In an all-gather or all-to-all, workers send to all others at once. If workers s
 Workers of one host share its link. A ring in the order of hosts crosses each link once in each direction. If ranks
 alternate between hosts, each of a host's ``n`` workers sends over the link: it carries ``n`` times the bytes.
 
-R. Thakur, R. Rabenseifner and W. Gropp, Optimization of collective communication operations in MPICH, 2005;
 P. Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
 """
 
@@ -136,28 +133,6 @@ def neighbours(size: float, hosts: Hosts, hops: Sequence[int]) -> Traffic:
     return _round(size, hosts, [(rank, (rank + far) % workers) for far in distances for rank in range(workers)])
 
 
-def halving_doubling(size: float, hosts: Hosts) -> Traffic:
-    """The sum of ``size`` bytes by recursive halving and doubling.
-
-    If the number of workers is no power of two, the workers above it first send all bytes to a partner.
-    """
-    workers = len(hosts)
-    powers = int(log2(workers))
-    even = 1 << powers
-    folded = _round(size, hosts, [(rank, rank - even) for rank in range(even, workers)])
-    halved = (
-        _round(size / even * (1 << power), hosts, [(rank, rank ^ (1 << power)) for rank in range(even)])
-        for power in range(powers)
-    )
-    return (folded + total(halved)) * 2
-
-
-def parameter_server(size: float, hosts: Hosts, servers: int = 1) -> Traffic:
-    """Every worker sends ``size`` bytes to servers, each with a host and a share of the bytes, and gets as many."""
-    busiest = max(len(hosts) / servers, *Counter(hosts).values())
-    return Traffic(size, 2, 2 * busiest * size)
-
-
 def layered(size: float, groups: Sequence[Hosts]) -> Traffic:
     """The sum of ``size`` bytes inside groups, then among their first workers by a ring; they send it to their groups.
 
@@ -178,10 +153,7 @@ def _ring(size: float, hosts: Hosts) -> Traffic:
 
 
 def _round(size: float, hosts: Hosts, pairs: Sequence[tuple[int, int]]) -> Traffic:
-    """Messages of ``size`` bytes between pairs of ranks at the same time.
-
-    If one message crosses hosts, the round takes as long as the messages that cross.
-    """
+    # If one message crosses hosts, the round takes as long as the messages that cross.
     if not pairs:
         return Traffic()
     sent = size * len(pairs) / len(hosts)

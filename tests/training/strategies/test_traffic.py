@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import log2
-
 import pytest
 
 from sparkdl.training.strategies.traffic import (
@@ -13,11 +11,9 @@ from sparkdl.training.strategies.traffic import (
     all_to_all,
     at_once,
     broadcast,
-    halving_doubling,
     layered,
     neighbours,
     one_per_host,
-    parameter_server,
     reduce,
     reduce_scatter,
 )
@@ -35,24 +31,12 @@ def test_equations_of_workers_with_hosts_of_their_own(workers):
         all_gather(SIZE, hosts): (most * SIZE, 1, most * SIZE),
         all_to_all(SIZE, hosts): (share, 1, share),
         neighbours(SIZE, hosts, (1,)): (SIZE, 1, SIZE),
-        parameter_server(SIZE, hosts, 2): (SIZE, 2, max(workers, 2) * SIZE),
     }
     for traffic, (sent, messages, over_the_link) in expected.items():
         assert traffic.bytes == pytest.approx(sent)
         assert traffic.messages == messages
         assert traffic.link_bytes == pytest.approx(over_the_link)
         assert (traffic.local_messages, traffic.local_bytes) == (0, 0)
-
-
-@pytest.mark.parametrize("workers", [2, 8, 128])
-def test_halving_and_doubling_sends_the_bytes_of_a_ring_in_fewer_messages(workers):
-    traffic, ring = (each(SIZE, one_per_host(workers)) for each in (halving_doubling, all_reduce))
-    assert (traffic.bytes, traffic.link_bytes) == pytest.approx((ring.bytes, ring.link_bytes))
-    assert traffic.messages == 2 * log2(workers)
-
-
-def test_halving_and_doubling_folds_workers_above_a_power_of_two():
-    assert halving_doubling(SIZE, one_per_host(6)).messages == 2 * (2 + 1)
 
 
 def test_broadcast_reaches_all_workers_by_a_tree():
@@ -71,7 +55,7 @@ def test_reduce_sends_the_parts_of_a_reduce_scatter_to_one_worker():
 
 
 def test_one_worker_sends_nothing():
-    for collective in (all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, reduce, halving_doubling):
+    for collective in (all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, reduce):
         assert collective(SIZE, one_per_host(1)) == Traffic()
     assert neighbours(SIZE, one_per_host(1), (1, -1)) == Traffic()
 
@@ -113,11 +97,6 @@ def test_all_to_all_shares_the_link_in_any_order():
     for hosts in (IN_ORDER, IN_TURN):
         assert all_to_all(SIZE, hosts).link_bytes == 2 * 4 * SIZE / 6  # 2 workers send to 4 others
     assert all_to_all(SIZE, TOGETHER).link_bytes == 0
-
-
-def test_server_is_the_bottleneck_of_many_workers_and_the_link_of_few():
-    assert parameter_server(SIZE, IN_ORDER).link_bytes == 2 * 6 * SIZE
-    assert parameter_server(SIZE, IN_ORDER, 6).link_bytes == 2 * 2 * SIZE
 
 
 def test_layered_reduction_crosses_links_with_one_worker_per_host():

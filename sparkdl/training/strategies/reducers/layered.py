@@ -11,11 +11,9 @@ SGD algorithm for scalable deep neural network training, 2020, arXiv:1906.05936.
 leaders' all-reduce, so they are bit-identical. The result differs from ``Exact`` by rounding, since the order of
 additions differs.
 
-What overlaps: the first sum of a bucket starts in the backward pass, when the bucket is full. The exchange of the
-leaders and the broadcast follow in a thread, in the order of buckets. Meanwhile the backward pass computes earlier
-layers, and later buckets are summed. The paper overlaps the leaders' exchange with loading. Here a thread prefetches
-batches all the time, so it loads the next batches meanwhile. The next forward pass, and on GPUs the copy of its batch,
-do not overlap: the step needs the sums first.
+The first sum of a bucket starts in the backward pass, when the bucket is full. The exchange of the leaders and the
+broadcast follow in a thread, in the order of buckets, while the backward pass computes earlier layers. The paper
+overlaps the leaders' exchange with loading, for which sparkdl has a thread of its own.
 
 In a ring of ``H`` leaders each sends ``2 (H - 1) / H`` times the bytes of a bucket. In ``Exact``'s ring of all workers
 each connection between hosts carries ``2 (N - 1) / N`` times these bytes. Two hosts with two workers each send 2/3 of
@@ -65,7 +63,6 @@ class Layered(CheckedFields):
         return LayeredReduction(buckets, group, self._rule)
 
     def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
-        """Inside the subgroups, and a ring of their leaders."""
         groups = self._rule([*map(str, hosts)])
         return [layered(bucket.buffer.nbytes, [[hosts[rank] for rank in group] for group in groups])]
 

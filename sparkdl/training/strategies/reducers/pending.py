@@ -31,7 +31,6 @@ class OneExchange(PendingReduce):
     finish: Callable[[], object] | None = None
 
     def wait(self) -> None:
-        """Wait for the exchanges and write the sum."""
         for exchange in self.exchanges:
             exchange.wait()
         if self.finish is not None:

@@ -42,11 +42,7 @@ def drop_nonfinite_(residual: Tensor, evidence: Tensor) -> None:
 
 
 def load_tensors(reducer: object, tensors: Mapping[str, Sequence[Tensor]], state: Mapping[str, Any]) -> None:
-    """Overwrite tensors, by name and bucket, with those of a saved state.
-
-    Raises:
-        InvalidInput: the saved state is of another reducer or of other buckets.
-    """
+    """Overwrite tensors, by name and bucket, with saved ones; raises InvalidInput if those are of others."""
     for name, targets in tensors.items():
         saved = state.get(name, [])
         shapes, expected = ([list(tensor.shape) for tensor in one] for one in (saved, targets))
