@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
-import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -23,25 +22,18 @@ from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.failure import Failure
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, meet
 from sparkdl.cluster.group.world import World, is_peer_failure
-from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, SparkdlError, Stopped, WorkerFailed, WorkerLost
 from sparkdl.ml.persistence.param_values import allowed_types
 from sparkdl.ml.run import Run
-from sparkdl.rounds.algorithms.admm import ConsensusADMM
-from sparkdl.rounds.algorithms.lbfgs import LBFGS
-from sparkdl.rounds.evaluate import as_only_shard
-from sparkdl.rounds.local_solvers import ConjugateGradient
-from sparkdl.rounds.loop import Rounds
-from sparkdl.rounds.parameters import flatten
 from sparkdl.spark.cluster import SparkCluster, _explained, _FailureListener
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.telemetry.event import Event
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce
-from tests.contracts import algorithm_contract, own_loops, work
+from tests.contracts import own_loops, work
 from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, ROWS, Raises, Sums, Whole
 from tests.contracts.strategy_contract import Case, numbers
 from tests.faults import Decode, Fault
@@ -86,53 +78,6 @@ def test_relative_run_directory_differed_in_every_process(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert cloudpickle.loads(travelled).folder.path == str(tmp_path / "driver" / "run" / "checkpoints")
     assert checkpoints.folder.path == cloudpickle.loads(travelled).folder.path
-
-
-def test_client_weighed_as_much_as_its_shard() -> None:
-    # The weight of a subset was the sum over the whole shard: all clients of a shard had the same share.
-    shard = as_only_shard(algorithm_contract.shards_of(90)[0], algorithm_contract.objective().criterion())
-    weights = torch.from_numpy(algorithm_contract.data()["w"])
-    assert shard.subset(torch.arange(10), (10,)).mass() == pytest.approx(float(weights[:10].sum()))
-
-
-def test_failed_line_search_forgot_its_best_point() -> None:
-    # Its name was never written: the run repeated the search, or ended with worse weights than it had evaluated.
-    algorithm, (shard,) = LBFGS(maxls=1), algorithm_contract.shards_of(90)
-    _, state = algorithm_contract.states(algorithm, [shard], 1)
-    trial = state["iterate"]["x"] + 1e-6 * state["direction"]  # better, but not by enough
-    state = {**state, "trial": trial, "search": {**state["search"], "t": 1e-6}}
-    update, _ = algorithm.map(algorithm_contract.objective(), state, shard, None)
-    after = algorithm.apply(state, update)
-    assert torch.equal(flatten(after["weights"], after["names"]), trial)
-    assert str(algorithm.metrics(after)["status"]).endswith("continues from the best point")
-
-
-def test_quadratic_loss_was_not_quadratic_at_its_minimum() -> None:
-    # Tolerances were relative to the first gradient. At the minimum both are rounding, and the loss was rejected.
-    algorithm = ConsensusADMM(solver=ConjugateGradient(), abs_tol=0, rel_tol=0)
-    states = algorithm_contract.states(algorithm, algorithm_contract.shards_of(90), 60)
-    assert states[-1]["round"] == 59
-
-
-def test_tied_weight_went_back_to_its_start() -> None:
-    # A state_dict has a tied parameter under each name, and one was trained: each round began with the first weights.
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a = nn.Linear(3, 3, bias=False)
-            self.b = nn.Linear(3, 3, bias=False)
-            self.b.weight = self.a.weight
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.b(self.a(x))
-
-    x = np.random.default_rng(5).normal(size=(40, 3))
-    objective = Objective(Tied, nn.MSELoss(), precision="fp64")
-    columns = Columns((InputColumn("x"),), InputColumn("y"), floating="float64")
-    with InlineCluster().map_reduce({"x": x, "y": 2 * x}, columns, num_shards=2) as jobs:
-        state, history = Rounds(LBFGS(gtol=1e-8), objective).run(jobs)
-    assert history[-1]["objective"] < 1e-9
-    assert list(state["weights"]) == ["a.weight"]
 
 
 def test_rows_of_the_driver_were_all_in_shard_0(spark) -> None:

@@ -232,15 +232,6 @@ def test_same_call_resumes_a_failed_run(tmp_path, taken):
     assert taken() == [f"1/{step}" for step in range(7, 11)]
 
 
-def test_finished_run_is_not_trained_again_and_more_epochs_resume(tmp_path, taken):
-    steps = Steps(tmp_path / "seen")
-    first = fit(checkpointer(tmp_path), steps, epochs=1)
-    assert_alike(fit(checkpointer(tmp_path), steps, epochs=1), first)
-    assert taken() == [f"0/{step}" for step in range(1, 6)]
-    assert_alike(fit(checkpointer(tmp_path), steps), fit(None))
-    assert taken()[5:] == [f"1/{step}" for step in range(6, 11)]
-
-
 class Shaky(LocalCluster):
     """Two processes, with capacity for one while the second or third epoch is the last saved one."""
 

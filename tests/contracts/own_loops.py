@@ -1,4 +1,4 @@
-"""Users' own loops as the work of a gang: torch.distributed, DDP and Lightning Fabric."""
+"""Users' own loops as the work of a gang: DDP and Lightning Fabric."""
 
 from __future__ import annotations
 
@@ -17,25 +17,6 @@ from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.training.loop import Training
 from tests.contracts.work import Net, Seeded, arrays
-
-
-def collectives(world: World, shard: Shard | None) -> dict[str, list[float]]:
-    """Collectives of torch, each with its result on this worker."""
-    rank, size = world.rank, world.size
-    number = torch.tensor([rank + 1.0])
-    total, last, alone = (number.clone() for _ in range(3))
-    gathered, scattered, left = torch.zeros(size), torch.zeros(1), torch.zeros(1)
-    dist.all_reduce(total)
-    dist.broadcast(last, src=size - 1)
-    dist.all_gather(list(gathered.split(1)), number)
-    dist.reduce_scatter(scattered, [torch.tensor([10.0 * rank + index]) for index in range(size)])
-    sent = dist.isend(number, (rank + 1) % size)
-    dist.recv(left, (rank - 1) % size)
-    sent.wait()
-    groups = [dist.new_group([member]) for member in range(size)]
-    dist.all_reduce(alone, group=groups[rank])
-    results = {"sum": total, "broadcast": last, "gather": gathered, "scatter": scattered, "left": left, "alone": alone}
-    return {name: tensor.tolist() for name, tensor in results.items()}
 
 
 @dataclass(frozen=True)

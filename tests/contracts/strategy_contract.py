@@ -73,11 +73,11 @@ class Case:
             floating="float64" if self.precision == "fp64" else "float32",
         )
 
-    def training(self, strategy: Strategy, rows: int = ROWS) -> Training:
+    def training(self, strategy: Strategy | None = None, rows: int = ROWS) -> Training:
         settings: dict[str, Any] = {"precision": self.precision, "max_grad_norm": self.max_grad_norm}
         settings["scheduler_interval"] = "step"
         objective = Objective(work.Seeded(self.model), self.loss, self.optimizer, self.scheduler, **settings)
-        options = {"seed": 5, "strategy": strategy, "micro_batches": self.accumulate}
+        options = {"seed": 5, "strategy": strategy or AllReduce(), "micro_batches": self.accumulate}
         return Training(objective, self.batch_size or rows, self.epochs, **options)
 
 

@@ -16,25 +16,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def nccl() -> Iterator[LocalCluster]:
-    with LocalCluster(1, device="cuda") as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def gloo() -> Iterator[LocalCluster]:
-    with LocalCluster(2, device="cuda", backend="gloo") as cluster:
-        yield cluster
-
-
-class TestNcclOfOne(SynchronousContract):
-    @pytest.fixture
-    def cluster(self, nccl):
-        return nccl
-
-
-class TestGlooOfTwo(SynchronousContract):
-    @pytest.fixture
-    def cluster(self, gloo):
-        return gloo
+class TestOneCard(SynchronousContract):
+    @pytest.fixture(scope="class", params=[(1, "auto"), (2, "gloo")], ids=["NCCL of one", "gloo of two"])
+    def cluster(self, request) -> Iterator[LocalCluster]:
+        size, backend = request.param
+        with LocalCluster(size, device="cuda", backend=backend) as cluster:
+            yield cluster

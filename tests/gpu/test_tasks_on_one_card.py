@@ -44,7 +44,6 @@ COLUMNS = Columns(
     client=InputColumn("client", "int64"),
     floating="float64",
 )
-SINGLE = replace(COLUMNS, floating="float32")
 ON_THE_CARD: dict[str, Any] = {"device": "cuda", "backend": "gloo"}
 
 
@@ -87,16 +86,6 @@ def test_rounds_equal_those_on_the_cpu(name, tmp_path):
     for part, tensor in weights.items():
         torch.testing.assert_close(moved[part], tensor, rtol=1e-6, atol=1e-8)
     assert [row["valid_loss"] for row in rows] == pytest.approx([row["valid_loss"] for row in history], rel=1e-6)
-
-
-def test_half_precision_stays_near(tmp_path):
-    single = replace(STEPS, precision="fp32")
-    exact, half = (
-        rounds(ParallelSGD(), objective, tmp_path, columns=SINGLE, **ON_THE_CARD)[1]
-        for objective in (single, replace(single, precision="bf16"))
-    )
-    assert half[-1]["loss"] == pytest.approx(exact[-1]["loss"], rel=0.2)
-    assert half[-1]["loss"] != exact[-1]["loss"]
 
 
 def test_a_repeated_round_with_dropout_is_bit_equal(tmp_path):

@@ -28,19 +28,19 @@ from sparkdl.training.strategies.traffic import Traffic
 
 # sparkdl makes the objects of these classes itself, from checked values or from measurements.
 OWN = """
-    AllowedTypes AllRows Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer BroadcastScorer
+    AllRows AllowedTypes Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer BroadcastScorer
     Bucket Bucketizer Capacity Cell ChannelProbe Chart Check Checkpoint Choice ChunkHeader ClassifierMetrics Clients
     Clocks Column Combining Command Compatibility Connected ConnectionTask Cost DataSummary DerivedColumns Describer
     DeviceCache Digest DriverExchange EachTask Endpoint ErrorContext Event Exact Expansion Failure FeatureHasher
     FeaturePipeline FeatureStage Fingerprint Finished FitSpec Fitted Folder Gpus ImputerModel IndexToString InspectShard
-    LayerOutput Ledger LevelOne LinkSpeed Local LocalState Manifest MapTask MaskedFactory Member member.Plan
-    MemberResult MemberStore MemberWork MinMaxScalerModel Models MultilabelMetrics Name Normalizer OneExchange
-    OneHotEncoderModel OnStream OutputColumns Outputs PackedData PackTask PipelineRun Place Point Predictor Problem
-    Program Ragged Reader ReadRows ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer
-    Rule Run RunData RunName Samme Saved SavedFolder SavedStage Scaler Scorer Search ServedModel Shard ShardedData
-    SharedDirectory SqlCombiner Start StepChunk StringIndexerModel Table Target TaskResult TorchStage Trained
-    TrainedModule TrainingSummary Transforms Unit Validation VectorAssembler Verified VmapFactory WarmStart
-    WeightsByClass WorkerAddress WorkerResult WorkerTask
+    LayerOutput Ledger LevelOne LinkSpeed Local LocalState LossMetrics Manifest MapTask MaskedFactory Member member.Plan
+    MemberResult MemberStore MemberWork MinMaxScalerModel Models MultilabelMetrics Name Normalizer OnStream OneExchange
+    OneHotEncoderModel OutputColumns Outputs PackTask PackedData PickledTask PipelineRun Place Point Predictor Problem
+    Program Ragged ReadRows Reader ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer
+    Rule Run RunData RunName Samme Saved SavedFolder SavedStage Scorer Search ServedModel Shard ShardedData
+    SharedDirectory SqlCombiner StandardScalerModel Start StepChunk StringIndexerModel Table Target TaskResult
+    TorchStage Trained TrainedModule TrainingSummary Transforms Trust Unit Validation VectorAssembler Verified
+    VmapFactory WarmStart WeightsByClass WorkerAddress WorkerResult WorkerTask
 """
 SAMPLES: dict[str, Any] = {"evaluator": Evaluator.__new__(RegressionEvaluator), "traffic": Traffic(), "data": Data("x")}
 SAMPLES |= {"model": partial(nn.Linear, 1, 1), "loss": nn.MSELoss(), "unit": "steps", "size": "sqrt", "path": "x"}
@@ -58,14 +58,17 @@ UNBOUNDED = {math.inf: "low high max_grad_norm", -1: "low high ignored padding l
 @cache
 def settings() -> list[tuple[Any, str, str]]:
     """The fields of each frozen dataclass that users make: its class, name and annotation."""
-    package, found = Path(sparkdl.__file__).parent, []
+    package, found, own = Path(sparkdl.__file__).parent, [], {*OWN.split()}
     for path in package.rglob("*.py"):
         module = ".".join(("sparkdl", *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             frozen = isinstance(node, ast.ClassDef) and "frozen=True" in "".join(map(ast.unparse, node.decorator_list))
-            if frozen and node.name[0] != "_" and not {node.name, f"{path.stem}.{node.name}"} & {*OWN.split()}:
+            if frozen and (names := {node.name, f"{path.stem}.{node.name}"}) & {*OWN.split()}:
+                own -= names
+            elif frozen and node.name[0] != "_":
                 kind = getattr(importlib.import_module(module), node.name)
                 found += [(kind, each.name, str(each.type)) for each in fields(kind) if each.init]
+    assert not own  # names of classes that are gone
     return sorted(found, key=lambda field: (field[0].__name__, field[1]))
 
 

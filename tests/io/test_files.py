@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import pytest
 from pyarrow import fs
@@ -41,24 +40,6 @@ def test_odd_names_are_taken_literally_as_in_spark(odd, tmp_path):
         files.write(NAMES[name](path), b"data")
         assert path.read_bytes() == b"data"
         assert files.local_path(NAMES[name](path)) == str(path)
-
-
-def test_readers_see_the_old_file_or_the_new_one(tmp_path):
-    path, done, read = tmp_path / "file", threading.Event(), set()
-    contents = [bytes([value]) * 300_000 for value in range(2)]
-    files.write(str(path), contents[0])
-
-    def watch():
-        while not done.is_set():
-            read.add(path.read_bytes())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    for turn in range(40):
-        files.write(str(path), contents[turn % 2])
-    done.set()
-    watcher.join()
-    assert read <= set(contents)
 
 
 def test_failed_write_keeps_everything_as_it_was(tmp_path):

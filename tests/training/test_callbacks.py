@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.serialization import pack_state, unpack_state
@@ -25,12 +24,6 @@ from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts.strategy_contract import ROWS, Case, numbers
 from tests.contracts.work import Net
 from tests.training.test_resume import Folder
-
-
-@pytest.fixture(scope="module")
-def pair():
-    with LocalCluster(2) as cluster:
-        yield cluster
 
 
 def training(*callbacks: Any, **others: Any) -> Training:
@@ -280,12 +273,6 @@ def test_resumed_run_needs_the_callback_of_its_average(tmp_path):
     ):
         with pytest.raises(InvalidInput, match=message):
             fit(InlineCluster(), training(*callbacks, checkpointer=Folder(str(tmp_path), start=2)))
-
-
-@pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan")])
-def test_decay_out_of_range_raises(decay):
-    with pytest.raises(InvalidInput, match="expected a number from 0 to below 1"):
-        EMA(decay)
 
 
 class Totals:

@@ -1,4 +1,4 @@
-"""Failures and interrupts of ``make demo``'s training; tests/docs/test_commands.py runs the demo."""
+"""Failures of ``make demo``'s training; tests/docs/test_commands.py runs the demo."""
 
 from __future__ import annotations
 
@@ -77,16 +77,3 @@ def test_failed_training_names_cause_without_jvm_trace(spark, arguments, tmp_pat
     error = capsys.readouterr().err
     assert "model exists" in error
     assert "fit:" not in error
-
-
-@pytest.mark.chaos
-@pytest.mark.cluster
-@pytest.mark.timeout(300)
-def test_interrupt_ends_job_with_130(arguments, tmp_path):
-    process = submit("train", *arguments, "--estimator.epochs", "100000", local=tmp_path / "local")
-    output = ""
-    while "fit: epoch" not in output:
-        output += process.stdout.read(1)
-        assert process.poll() is None, output
-    os.killpg(process.pid, signal.SIGINT)
-    assert finish(process)[1] == 130

@@ -26,7 +26,6 @@ from torchmetrics.wrappers import MinMaxMetric
 
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.batching import Batcher
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
@@ -72,12 +71,6 @@ class Evaluate:
             values.append(meter.close(world.group()))
         assert module.training
         return values
-
-
-@pytest.fixture(scope="module")
-def three():
-    with LocalCluster(3) as cluster:
-        yield cluster
 
 
 MULTICLASS = {

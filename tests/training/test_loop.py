@@ -15,9 +15,11 @@ from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.regression import MeanSquaredError
 
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
+from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, WorkerFailed
@@ -34,12 +36,6 @@ from tests.contracts.strategy_contract import ROWS, numbers
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("row"))
 SEEDED = work.Seeded(work.Net)
 OBJECTIVE = Objective(SEEDED, nn.MSELoss(), partial(torch.optim.SGD, lr=0.05))
-
-
-@pytest.fixture(scope="module")
-def pair():
-    with LocalCluster(2) as cluster:
-        yield cluster
 
 
 def alone(training: Training, columns: Columns = COLUMNS, data: Any = None, **options: Any) -> Trained:
@@ -224,6 +220,26 @@ def test_without_training_or_validation_rows_raises():
         data = numbers() | {"held": np.full(ROWS, held)}
         with pytest.raises(InvalidInput, match=message):
             alone(Training(OBJECTIVE, 16), replace(COLUMNS, validation=InputColumn("held", "bool")), data)
+
+
+class Unloadable(work.Net):
+    def get_extra_state(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": replace(OBJECTIVE, model=Unloadable)}, "Unloadable, which has get_extra_state; expected set_"),
+        ({"result_limit": 100}, "the driver accepts results of 0.0001 MB; .* spark.driver.maxResultSize"),
+        ({"callbacks": [SimpleNamespace(on_step=print, state_dict=lambda: {"file": open})]}, r"\.file is of type bu"),
+    ],
+)
+def test_what_cannot_be_saved_is_found_before_the_first_step(changes, message, tmp_path):
+    saving = Checkpointer(Checkpoints(str(tmp_path), run="a run"), CheckpointInterval.of("1 epoch"))
+    with pytest.raises(InvalidInput, match=message) as caught:
+        alone(Training(**{"objective": OBJECTIVE, "batch_size": 16, "checkpointer": saving} | changes))
+    assert caught.value.step == 0
 
 
 # ---- buffers ----------------------------------------------------------------------------------------------------

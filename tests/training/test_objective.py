@@ -207,25 +207,6 @@ def test_without_target_first_input_is_target() -> None:
     assert ready(nn.MSELoss())(images + 2, batch).item() == pytest.approx(4)
 
 
-# ---- [B, 1] beside [B] -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("error::UserWarning")  # torch's own about broadcasting
-@pytest.mark.parametrize("rows", [1, 2, 5])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
-def test_column_of_width_1_is_vector(rows: int, dtype: torch.dtype) -> None:
-    flat, wanted = scores(rows), torch.arange(rows, dtype=dtype)
-    expected = F.mse_loss(flat, wanted.double()).item()
-    for output, target in (
-        (flat, wanted),
-        (flat[:, None], wanted),
-        (flat, wanted[:, None]),
-        (flat[:, None], wanted[:, None]),
-    ):
-        batch = Batch((), target, None, None, rows, float(rows), 1.0)
-        assert ready(nn.MSELoss())(output, batch).item() == pytest.approx(expected, rel=1e-12)
-
-
 def test_other_outputs_are_unchanged() -> None:
     batch = Batch((), torch.zeros(3, dtype=torch.int64), None, None, 3, 3.0, 1.0)
     pair = torch.ones(3), torch.ones(3)

@@ -1,40 +1,15 @@
-"""Users' own loops in local processes, and their example on executors."""
+"""Users' own loops in local processes; the example on executors is in ``tests/references``."""
 
 from __future__ import annotations
-
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.errors import WorkerFailed
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import own_loops, work
 from tests.contracts.strategy_contract import Case, assert_equal, numbers
-from tests.sessions import ROOT, driver_environment
-
-
-@pytest.fixture(scope="module")
-def pair():
-    with LocalCluster(2, timeout=60.0) as cluster:
-        yield cluster
-
-
-def test_collectives_of_torch_work(pair):
-    for rank, worker in enumerate(pair.gang(own_loops.collectives)):
-        assert worker == {
-            "sum": [3.0],
-            "broadcast": [2.0],
-            "gather": [1.0, 2.0],
-            "scatter": [10.0 + 2 * rank],
-            "left": [2.0 - rank],
-            "alone": [rank + 1.0],
-        }
 
 
 @pytest.mark.parametrize(("first", "weight"), [(24, "weight"), (3, None), (0, None)])
@@ -69,19 +44,3 @@ def test_lightning_fabric_trains(pair):
     start = work.arrays(dict(work.Seeded(work.Net)().named_parameters()))
     assert any(not np.array_equal(workers[0]["parameters"][name], array) for name, array in start.items())
     assert pair.gang(work.total) == [(3.0, 3.0)] * 2
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_example(tmp_path):
-    submit = [Path(sys.executable).with_name("spark-submit"), "--properties-file", "conf/spark/local.conf"]
-    command = [*submit, "--conf", f"spark.executorEnv.PYTHONPATH={ROOT}", "examples/own_loop.py"]
-    environment = driver_environment(tmp_path)
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    output = ended.stdout + ended.stderr
-    assert ended.returncode == 0, output
-    rows = [int(number) for number in re.search(r"rows of each \w+: \[(.+)\]", output)[1].split(",")]
-    assert len(rows) == 2
-    assert sum(rows) == 1437
-    assert float(re.search(r"accuracy (\S+)", output)[1]) >= 0.95

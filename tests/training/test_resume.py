@@ -19,7 +19,6 @@ from torchmetrics.wrappers import MinMaxMetric, Running
 
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.serialization import pack_state, unpack_state
@@ -37,21 +36,21 @@ TIMES = ("seconds", "rows_per_second")
 class Restless(nn.Module):
     """All that a step may depend on: masks, statistics of batches, every generator, a buffer that is not persistent."""
 
-    calls: Tensor
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm, self.drop = nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.3)
         self.head = nn.Linear(8, 4)
         self.spare = nn.Linear(8, 4)
-        self.register_buffer("calls", torch.zeros(()), persistent=False)
+        self.inner = nn.Module()
+        self.inner.register_buffer("calls", torch.zeros(()), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        calls = self.inner.get_buffer("calls")
         if self.training:
-            self.calls += 1
-            x = x * (1 + 0.1 * random.gauss(0, 1) + 0.1 * np.random.randn() + 0.1 * torch.sin(self.calls))
+            calls += 1
+            x = x * (1 + 0.1 * random.gauss(0, 1) + 0.1 * np.random.randn() + 0.1 * torch.sin(calls))
         hidden = self.drop(torch.tanh(self.norm(self.first(x))))
-        return self.head(hidden) + (self.spare(hidden) if self.training and float(self.calls) > 7 else 0)
+        return self.head(hidden) + (self.spare(hidden) if self.training and float(calls) > 7 else 0)
 
 
 class Draws:
@@ -92,9 +91,8 @@ def adam() -> tuple[Training, Columns]:
         Restless,
         nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 1.0, 0.5])),
         partial(torch.optim.Adam, lr=0.05),
-        partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6]),
+        partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0),
         {"accuracy": MulticlassAccuracy(4), "range": MinMaxMetric(MulticlassAccuracy(4, average="micro"))},
-        scheduler_interval="step",
     )
     training = Training(objective, 24, 4, seed=1, micro_batches=2, patience=1, augment=noisy, callbacks=[Draws()])
     return training, replace(COLUMNS, validation=InputColumn("held", "bool"))
@@ -157,12 +155,6 @@ class Folder:
         return Path(self.folder, f"{step}-{rank}")
 
 
-@pytest.fixture(scope="module")
-def pair():
-    with LocalCluster(2) as cluster:
-        yield cluster
-
-
 def essence(folder: Path, step: int, rank: int) -> bytes:
     """A kept state without its times."""
     whole = unpack_state(Folder(str(folder)).file(step, rank).read_bytes())
@@ -197,7 +189,7 @@ def assert_alike(trained: list[Trained], expected: list[Trained]) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     ("size", "steps"),
-    [(1, [1, STEPS - 1, STEPS, STEPS + 1, 2 * STEPS]), pytest.param(2, [1, STEPS], marks=pytest.mark.slow)],
+    [(1, [1, STEPS, STEPS + 2]), pytest.param(2, [1, STEPS], marks=pytest.mark.slow)],
 )
 def test_resumed_run_is_bit_identical(case, size, steps, pair, tmp_path):
     """Stop after each of the steps, resume, and compare with a run that did not stop."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver, NewtonCG
@@ -44,15 +42,6 @@ def matrices(rows: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
 
 def flat(state) -> np.ndarray:
     return torch.cat([state["weights"][name].flatten() for name in ("weight", "bias")]).numpy()
-
-
-def test_one_shard_is_proximal_point_algorithm():
-    """z' = argmin f(x) + rho/2 ||x - z||^2: one shard without penalty, over-relaxation and momentum keeps u at 0."""
-    a, b = matrices()
-    algorithm = ConsensusADMM(rho=0.7, solver=ConjugateGradient(), adapt_rounds=0, accelerate=False)
-    _, *consensus = [flat(state) for state in states(algorithm, shards_of(90), 6)]
-    for z, after in itertools.pairwise(consensus):
-        assert np.allclose(after, np.linalg.solve(a + 0.7 * np.eye(5), b + 0.7 * z), atol=1e-10)
 
 
 def test_shards_draw_different_random_numbers(monkeypatch):
@@ -121,32 +110,6 @@ def test_rounds_equal_equations(rho, balance, way, alpha, accelerate):
     rhos = np.log([rho, *(state["rho"] for state in others)])
     assert way * (rhos[12] - rhos[0]) > 0
     assert any(each["beta"] > 0 for each in expected) == any(each["restart"] for each in expected) == accelerate
-
-
-def test_changes_of_rho_are_summable():
-    """After K rounds the factors tend to 1, although the residuals are never balanced; their logarithms sum to 2 K."""
-    algorithm = ConsensusADMM(solver=ConjugateGradient(), mu=1.0, tau=3.0, adapt_rounds=6)
-    _, *others = states(algorithm, shards_of(*SIZES), 61)
-    changes = np.abs(np.diff(np.log([state["rho"] for state in others]))) / math.log(3.0)
-    assert np.allclose(changes, [min(1.0, (6 / k) ** 2) for k in range(1, 61)])
-    constant = states(replace(algorithm, adapt_rounds=0), shards_of(*SIZES), 9)
-    assert {state["rho"] for state in constant} == {0.1}
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "minimised"),
-    [
-        (ConsensusADMM(solver=ConjugateGradient(), prox=L1(0.05)), objective()),
-        (ConsensusADMM(solver=ConjugateGradient(), adapt_rounds=0), objective()),
-        (ConsensusADMM(solver=NewtonCG(), prox=L2(0.05)), replace(objective(), loss=nn.SmoothL1Loss())),
-    ],
-    ids=["L1", "constant rho", "Huber"],
-)
-def test_least_sum_of_residuals_halves_in_ten_rounds(algorithm, minimised):
-    """It may rise from one round to the next."""
-    _, _, *others = states(algorithm, shards_of(*SIZES), 41, minimised)
-    least = np.minimum.accumulate([row["primal"] + row["dual"] for row in map(algorithm.metrics, others)])
-    assert (least[10:] < least[:-10] / 2).all()
 
 
 @pytest.mark.parametrize(

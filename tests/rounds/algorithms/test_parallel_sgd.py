@@ -50,13 +50,6 @@ def test_average_rounds_integers_and_keeps_absent_tensors():
     assert means["mask"].tolist() == [torch.inf]
 
 
-def test_batch_norm_statistics_are_averaged():
-    wanted = replace(objective(), model=lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1)))
-    first, last = states(ParallelSGD(shard_batch_size=10), shards_of(45, 45), 1, wanted)
-    assert not torch.equal(first["weights"]["0.running_mean"], last["weights"]["0.running_mean"])
-    assert last["weights"]["0.num_batches_tracked"].item() == 5
-
-
 # ---- tensors that are not finite -------------------------------------------------------------------------------------
 
 

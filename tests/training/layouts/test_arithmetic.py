@@ -153,7 +153,8 @@ def test_if_the_compiler_fails_the_model_runs_uncompiled_with_a_warning():
     def broken(graph: Any, inputs: Any) -> Any:
         raise RuntimeError("no C++ compiler")
 
-    compiled, plain = placed(compile=broken), placed()
+    torch._dynamo.register_backend(broken, name="broken")
+    compiled, plain = placed(compile="broken"), placed()
     with pytest.warns(UserWarning, match=r"compile is ignored: BackendCompilerFailed: .*no C\+\+ compiler"):
         compiled.gradients(batch())
     assert compiled.module._compiled_call_impl is None

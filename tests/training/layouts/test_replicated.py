@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.optim import lr_scheduler as schedules
+from torch import nn
 
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
-from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
 from sparkdl.training.objective import Objective
 from tests.contracts import work
@@ -105,42 +103,6 @@ def test_state_of_another_replica_raises_with_differences(options, message):
     with pytest.raises(InvalidInput, match=message):
         other.load_state_dict(replica.state_dict())
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.module.state_dict().items())
-
-
-class Counting(work.Net):
-    """Counts its passes in buffers that its ``state_dict`` omits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Module()
-        self.inner.register_buffer("passes", torch.zeros((), dtype=torch.int64), persistent=False)
-        self.register_buffer("seen", torch.zeros(0), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.inner.passes += 1
-        self.seen = torch.cat([self.seen, x[0, :1].float().detach()])
-        return super().forward(x)
-
-
-@pytest.mark.parametrize("model", [work.Normalised, Counting])
-@pytest.mark.parametrize("optimizer", [partial(torch.optim.SGD, lr=0.1, momentum=0.9), torch.optim.Adam])
-@pytest.mark.parametrize(
-    "scheduler",
-    [partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9), partial(schedules.ReduceLROnPlateau, patience=1)],
-)
-def test_restored_replica_is_bit_identical(model, optimizer, scheduler):
-    options = {"optimizer": optimizer, "scheduler": scheduler}
-    replica, other = place(model, **options), place(model, **options)
-    for seed in range(6):
-        if seed == 3:
-            other.load_state_dict(unpack_state(pack_state(replica.state_dict())))
-        for each in (replica, other) if seed > 2 else (replica,):
-            each.gradients(batch(seed=seed))
-            each.apply()
-            each.end_epoch(1.0)
-    tensors = [[*each.module.parameters(), *each.module.buffers()] for each in (replica, other)]
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*tensors, strict=True))
-    assert replica.scheduler.get_last_lr() == other.scheduler.get_last_lr()
 
 
 # ---- the sink ---------------------------------------------------------------------------------------------------

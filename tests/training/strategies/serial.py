@@ -79,7 +79,7 @@ def trained_serially(
 
 def assert_ends_as(workers: Sequence[dict[str, Any]], vector: Tensor, case: Case, tolerance: float = 1e-12) -> None:
     """All workers have the same parameters, and these are the vector's."""
-    module = work.new_model(case.training(None)).double()
+    module = work.new_model(case.training()).double()
     nn.utils.vector_to_parameters(vector, module.parameters())
     for worker in workers:
         assert_equal(worker["parameters"], workers[0]["parameters"])

@@ -26,7 +26,7 @@ class Springs:
     """The synchronous form of EASGD."""
 
     def __init__(self, case: Case, beta: float) -> None:
-        self.beta, self.center = beta, Trainee(case, case.training(None)).vector
+        self.beta, self.center = beta, Trainee(case, case.training()).vector
 
     def __call__(self, trainees: list[Trainee]) -> None:
         before, alpha = [trainee.vector for trainee in trainees], self.beta / len(trainees)

@@ -15,13 +15,9 @@ from torch import Tensor, nn
 from docs.examples.reducer import HalfPrecision
 from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights import unpack
 from sparkdl.training.ema import EMA
 from sparkdl.training.layouts.replicated import Replicated
-from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
@@ -85,7 +81,7 @@ def test_outer_steps_of_one_step_are_single_process_sgd(four, name, nesterov):
     case = replace(CASES[name], optimizer=momentum)
     strategy = LocalSGD(every=1, lr=0.5, momentum=0.9, nesterov=nesterov)
     workers = fit(four, replace(case, optimizer=partial(torch.optim.SGD, lr=0.04)), strategy)
-    expected = single_process(case.training(None), numbers(), case.columns(), together(workers))
+    expected = single_process(case.training(), numbers(), case.columns(), together(workers))
     assert_equal(workers[0]["parameters"], expected, 1e-12)
     assert_equal(workers[3]["parameters"], workers[0]["parameters"])
 
@@ -124,7 +120,7 @@ class Outer:
     """The exchange by an optimizer of torch that takes the mean change for a gradient."""
 
     def __init__(self, case: Case, optimizer: Any, *, reset: bool = False) -> None:
-        self.w = nn.Parameter(Trainee(case, case.training(None)).vector)
+        self.w = nn.Parameter(Trainee(case, case.training()).vector)
         self.optimizer, self.reset = optimizer([self.w]), reset
 
     def __call__(self, trainees: list[Trainee]) -> None:
@@ -137,7 +133,7 @@ class BlockMomentum:
     """The equations of K. Chen and Q. Huo, by their names."""
 
     def __init__(self, case: Case, zeta: float, eta: float, *, nesterov: bool) -> None:
-        self.W = self.broadcast = Trainee(case, case.training(None)).vector
+        self.W = self.broadcast = Trainee(case, case.training()).vector
         self.D, self.zeta, self.eta, self.nesterov = torch.zeros_like(self.W), zeta, eta, nesterov
 
     def __call__(self, trainees: list[Trainee]) -> None:
@@ -207,55 +203,6 @@ def test_constructors_have_the_defaults_of_the_papers():
 # ---- by hand ------------------------------------------------------------------------------------------------------
 
 
-class Scalar(nn.Module):
-    """One weight, from 8."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor(8.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w.expand(len(x))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "expected"),
-    [
-        # From 8, two steps w <- (w + y) / 2 lead to 2 with y = 0 and to 5 with y = 4: d = 8 - 3.5 = 4.5.
-        (LocalSGD(every=2, lr=0.5, momentum=0.5), [5.75, 3.21875]),  # then d = 2.8125, v = 5.0625
-        (LocalSGD(every=2, lr=0.5, momentum=0.5, nesterov=True), [4.625, 2.5859375]),  # then d = 1.96875, v = 4.21875
-        (LocalSGD(every=2), [3.5, 2.375]),
-        (LocalSGD(every=1), [3.5, 2.375]),
-        # c = 8 + 0.5 (3.5 - 8) = 5.75; from 2 + 0.25 * 6 = 3.5 and 5 + 0.25 * 3 = 5.75 they step to 0.875 and 4.4375.
-        (ElasticAveraging(every=2, beta=0.5), [5.75, 5.75 + 0.5 * (2.65625 - 5.75)]),
-        (Gossip(every=2), [3.5, 2.375]),
-    ],
-)
-def test_golden_histories(pair, strategy, expected):
-    """Epochs of two steps of a row on each of two workers, of which one has the label 0, the other 4."""
-    objective = Objective(Scalar, nn.MSELoss(), partial(torch.optim.SGD, lr=0.25), precision="fp64")
-    tables = [pa.table({"x": [0.0] * 2, "y": [label] * 2}) for label in (0.0, 4.0)]
-    columns = Columns((InputColumn("x"),), InputColumn("y"), floating="float64")
-    for epochs, weight in enumerate(expected, start=1):
-        training = Training(objective, 2, epochs, strategy=strategy)
-        ends = pair.gang(Weight(training), tables, columns)
-        assert ends == [weight, weight]
-
-
-class Weight:
-    """The weight after a training."""
-
-    def __init__(self, training: Training) -> None:
-        self.training = training
-
-    def __call__(self, world: Any, shard: Any) -> float:
-        trained = self.training(world, shard)
-        weights = world.group().gather(trained.weights)[0]
-        module = Scalar().double()
-        unpack(weights, module)
-        return float(module.w)
-
-
 # ---- settings -----------------------------------------------------------------------------------------------------
 
 
@@ -263,12 +210,6 @@ class Weight:
 def test_cost_model_predicts_the_counted_bytes(pair, strategy):
     counted = fit(pair, CASE, strategy)[0]["report"]["bytes_per_step"]
     assert counted == int(strategy.explain(CASE.model().double(), 2, 100.0, 0.0).bytes)
-
-
-def test_bytes_are_those_of_a_reduction_over_the_steps_of_a_block(pair):
-    every, once = (fit(pair, CASE, LocalSGD(every=steps))[0]["report"]["bytes_per_step"] for steps in (5, 1))
-    assert every == once // 5
-    assert once == fit(pair, CASE, AllReduce())[0]["report"]["bytes_per_step"]
 
 
 @pytest.mark.parametrize("strategy", [LocalSGD(every=3), ElasticAveraging(every=3)])

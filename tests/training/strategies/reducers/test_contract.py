@@ -22,7 +22,6 @@ from sparkdl.training.strategies.reducers.topk import TopK
 from tests.contracts import work
 from tests.contracts.strategy_contract import Case, assert_equal, numbers
 from tests.training.strategies.reducers.reducing import Reduce
-from tests.training.test_resume import STEPS, Folder, assert_alike, run
 
 FEEDBACK = [TopK(0.05), OneBit(warmup=1), PowerSGD(rank=2, warmup=1, min_compression_rate=0.5)]
 LOSSY = [Cast(), Cast("fp16"), *FEEDBACK]
@@ -86,38 +85,6 @@ def test_resumed_sums_are_bit_identical(pair, reducer):
         for result, expected in zip(resumed, straight, strict=True):
             assert_same([result, expected | {"sums": expected["sums"][stop:]}])
             assert result["bytes"] == expected["bytes"][stop:]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reducer", FEEDBACK, ids=str)
-def test_resumed_training_is_bit_identical(pair, reducer, tmp_path):
-    """From a step inside the first epoch, from checkpoints with the residuals of each worker."""
-    folder = Folder(str(tmp_path))
-    settings = {"strategy": AllReduce(reduce=reducer), "patience": None, "epochs": 2}
-    expected = run(pair, "Adam", folder, **settings)
-    assert_alike(run(pair, "Adam", replace(folder, start=STEPS - 1), **settings), expected)
-    forgetful = run(pair, "Adam", Forgetful(str(tmp_path), start=STEPS - 1), **settings)
-    assert forgetful[0].weights != expected[0].weights
-
-
-class Forgetful(Folder):
-    """Resumes without the residuals."""
-
-    def load(self, world, shards):
-        state = super().load(world, shards)
-        for residuals in find("residuals", state):
-            for residual in residuals:
-                residual.zero_()
-        return state
-
-
-def find(name, state):
-    """The values of a key in nested dicts."""
-    for key, value in state.items():
-        if key == name:
-            yield value
-        elif isinstance(value, dict):
-            yield from find(name, value)
 
 
 @pytest.mark.parametrize("reducer", FEEDBACK, ids=str)

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from sparkdl.cluster.group.world import Axis, Group, World
-from sparkdl.errors import WorkerFailed
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers import layered
@@ -109,27 +108,6 @@ def test_leaders_exchange_in_the_background(four):
     assert four.gang(sum_before_leaders_wait) == [4.0] * 4
 
 
-@dataclass(frozen=True)
-class Stumbles:
-    """The leader of the second subgroup fails between two buckets."""
-
-    def __call__(self, world: World, shard: Any) -> None:
-        buckets = make_buckets([nn.Parameter(torch.zeros(8)) for _ in range(2)], 1)
-        reduction = Layered(inner=2).open(buckets, world.group())
-        first = reduction.start(buckets[0])
-        if world.rank == 2:
-            raise ArithmeticError("stumbled")
-        second = reduction.start(buckets[1])
-        first.wait()
-        second.wait()
-
-
-def test_failure_between_two_buckets_is_the_first_cause(four):
-    with pytest.raises(WorkerFailed, match="ArithmeticError: stumbled") as caught:
-        four.gang(Stumbles())
-    assert caught.value.rank == 2
-
-
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
@@ -140,14 +118,6 @@ def opened(monkeypatch, hosts: Sequence[str], inner: int | None = None) -> list[
     (bucket,) = make_buckets([nn.Parameter(torch.zeros(SIZE // 4 - 1))], SIZE)
     groups = (Group(rank, len(hosts), None, axis.groups[0], axis) for rank in range(len(hosts)))
     return [Layered(inner).open([bucket], group) for group in groups]
-
-
-@pytest.mark.parametrize(("hosts", "most"), [(IN_ORDER, 0.70), (INTERLEAVED, 0.36)])
-def test_two_hosts_exchange_fewer_bytes_than_a_flat_ring(hosts, most):
-    (bucket,) = make_buckets([nn.Parameter(torch.zeros(SIZE // 4 - 1))], SIZE)
-    (layers,), (flat,) = (reducer.traffic(bucket, hosts) for reducer in (Layered(), Exact()))
-    assert layers.link_bytes == SIZE  # each leader sends the bucket once
-    assert layers.link_bytes <= most * flat.link_bytes
 
 
 def test_bytes_of_leaders_and_others(monkeypatch):

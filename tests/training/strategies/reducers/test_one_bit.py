@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from sparkdl.cluster.group.world import World
-from sparkdl.data.shard import Shard
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers.one_bit import OneBit
 from tests.training.strategies.reducers.reducing import Reduce
@@ -65,40 +61,6 @@ def test_sums_equal_a_serial_simulation(request, workers):
     results = cluster.gang(work)
     for (buffer,), expected in zip(results[0]["sums"], simulate(work, workers), strict=True):
         torch.testing.assert_close(buffer[: len(expected)], expected, rtol=0, atol=1e-11)
-
-
-@dataclass(frozen=True)
-class ByHand:
-    """One step on two columns of four elements: the sums, both residuals, and the message to the other owner."""
-
-    gradients: tuple[tuple[tuple[float, ...], ...], ...]
-
-    def __call__(self, world: World, shard: Shard | None) -> dict[str, Any]:
-        (bucket,) = make_buckets([nn.Parameter(torch.zeros(2, 4))], 1 << 20)
-        bucket.gradients[0].copy_(torch.tensor(self.gradients[world.rank]))
-        reduction = OneBit(warmup=0).open([bucket], world.group())
-        reduction.start(bucket).wait()
-        message = reduction._striped[0].sent[1 - world.rank]
-        state = {name: tensors[0].tolist() for name, tensors in reduction._tensors().items()}
-        return state | {
-            "sums": bucket.gradients[0].tolist(),
-            "numbers": message[:8].view(torch.float32).tolist(),
-            "bits": message[8].item(),
-        }
-
-
-def test_step_by_hand(pair):
-    """Worker 0 owns the first column, and worker 1 the second."""
-    first, second = pair.gang(ByHand((((1, 4, 0, 3), (-1, 5, -3, 7)), ((-1, -3, 2, 2), (1, 1, -1, -1)))))
-    # The means of worker 1's first column are -2 and 2, of worker 0's second column -2 and 6.
-    assert (first["numbers"], second["numbers"]) == ([-2, 8], [-2, 4])  # low, and high - low, for the other owner
-    assert (first["bits"], second["bits"]) == (0b1010, 0b1100)  # the lowest bit is the first element's
-    assert first["residuals"] == [0, 0, 0, 0, 1, -1, -1, 1]
-    assert second["residuals"] == [1, -1, 0, 0, 0, 0, 0, 0]
-    # The owners' sums are -1 2 2 5 with the means -1 and 3, and -1 7 -3 5 with the means -2 and 6.
-    assert first["sums"] == second["sums"] == [[-1, 3, 3, 3], [-2, 6, -2, 6]]
-    assert first["stripe_residuals"] == [0, -1, -1, 2]
-    assert second["stripe_residuals"] == [1, 1, -1, -1]
 
 
 def test_bytes_count_the_uncompressed_steps(pair):

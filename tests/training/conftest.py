@@ -1,4 +1,4 @@
-"""Clusters that all tests of strategies share, since processes take seconds to start."""
+"""Clusters that all tests of training share, since processes take seconds to start."""
 
 from __future__ import annotations
 

@@ -14,8 +14,6 @@ from sklearn import linear_model
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from benchmarks.federated import main as federated
-from benchmarks.federated.digits import two_digits
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
@@ -25,7 +23,7 @@ from sparkdl.rounds.local_solvers import ConjugateGradient
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L1, L2, Box, ElasticNet
 from sparkdl.training.objective import Objective
-from tests.rounds.data import a9a, adult, diabetes, real
+from tests.rounds.data import a9a, adult, diabetes
 
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("id", "int64"), floating="float64")
 
@@ -116,14 +114,6 @@ def test_logistic_regression(tmp_path, algorithm, accuracy, most, shards):
         assert values == sorted(values, reverse=True)
 
 
-@pytest.mark.slow
-def test_ill_conditioned_logistic_regression_by_admm(tmp_path):
-    """With default parameters, ADMM stops by its own rule near the optimum; see ``benchmarks/ill_conditioned``."""
-    w, b, history = linear(ConsensusADMM(prox=L2(1e-4)), nn.BCEWithLogitsLoss(), *a9a(), 16, tmp_path)
-    assert abs(cost(w, b, 1e-4) / optimum(1e-4) - 1) < 1e-4
-    assert len(history) <= 80
-
-
 # ---- networks: averaging shards is as accurate as training on all rows --------------------------------------------
 
 
@@ -146,11 +136,3 @@ def test_parallel_sgd_of_four_shards_is_as_good_as_one_on_adult():
             areas.append(roc_auc_score(labels, module(torch.from_numpy(test)).squeeze(-1)))
     assert areas[0] > 0.9
     assert min(areas[1:]) > areas[0] - 0.01
-
-
-@pytest.mark.slow
-def test_federated_averaging_of_clients_with_two_digits_reaches_0_9_on_mnist():
-    """As in McMahan et al.; the data of ``benchmarks/federated``."""
-    real("t10k-images-idx3-ubyte.gz")
-    curve = federated.Bench(two_digits).run(federated.FED_AVG, rate=0.3)
-    assert curve.rounds <= federated.BUDGET
