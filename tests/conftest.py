@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sparkdl.cluster.local import LocalCluster
 from tests.class_archive import share_classes
 from tests.cli.configurations import nets, read, refused  # noqa: F401 - fixtures
 from tests.sessions import IN_PROCESS, Finished, drive, session
@@ -57,6 +58,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of this process, with two cores in the driver's JVM."""
     with session(tmp_path_factory.mktemp("spark"), IN_PROCESS) as spark:
         yield spark
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[LocalCluster]:
+    """Two worker processes, which the tests of this process share; a killed one is replaced."""
+    with LocalCluster(2, timeout=60.0) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""The benchmarks run, and their verdicts name the bars of their pages. No test asserts on time."""
+"""The arithmetic of the benchmarks, and their pages, which name the bars of the programs. No test runs one."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import re
 from itertools import accumulate
@@ -17,7 +16,6 @@ from benchmarks.slow_links.network import bucket, bytes_sent
 from benchmarks.slow_links.picture import computed, measured
 from benchmarks.slow_links.strategies import BARS, BASELINE, CANDIDATES
 from benchmarks.slow_links.training import Run
-from tests.telemetry.html.looking import find_browser
 
 ROOT = Path(__file__).resolve().parents[1]
 THEMES = sorted(path.parent.name for path in ROOT.glob("benchmarks/*/main.py"))
@@ -170,7 +168,7 @@ def test_picture_multiplies_steps_by_seconds_a_step():
     assert computed(lines) == {"a": [(10.0, 108.0), (1000.0, 6.0)]}
 
 
-# ---- small runs -------------------------------------------------------------------------------------------------
+# ---- words --------------------------------------------------------------------------------------------------------
 
 
 def test_recovery_rejects_an_unknown_measurement(capsys):
@@ -178,53 +176,3 @@ def test_recovery_rejects_an_unknown_measurement(capsys):
         importlib.import_module("benchmarks.recovery.main").main(["stale"])
     assert ended.value.code == 2
     assert "there is no measurement stale; expected executor, detection, stall, throughput" in capsys.readouterr().err
-
-
-def smoke(theme: str, words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The printed lines of a small run; the last one is the verdict."""
-    importlib.import_module(f"benchmarks.{theme}.main").main(words.split())
-    lines = capsys.readouterr().out.splitlines()
-    assert LAST_LINE.fullmatch(lines[-1])
-    return lines
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("theme", "words", "names"),
-    [
-        ("recovery", "detection --rounds 1 --limit 2", ["detection"]),
-        ("events", "rows first page --rounds 1 --rows 512 --events 1000", ["rows", "first", "page"]),
-        ("compression", "--rounds 1 --width 16 --words 100 --layers 1", ["cast", "one_bit", "powersgd"]),
-        ("gpu_feed", "columns copied --device cpu --rounds 1 --rows 2000 --batch 256", ["columns", "copied"]),
-        ("epoch", "--rounds 1 --rows 4096 --epochs 2", None),
-    ],
-)
-def test_benchmark_runs(theme, words, names, capsys):
-    if theme == "events":
-        find_browser()
-    *_, line, _ = smoke(theme, words, capsys)
-    if names is None:
-        ours, theirs = (float(loss) for loss in re.findall(r"\d+\.\d+", line))
-        assert ours == pytest.approx(theirs, rel=1e-4)
-    else:
-        assert line.startswith("of each bar: ")
-        assert re.findall(r"(\w+) \d[\d.e+-]*", line) == names
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("theme", "words"),
-    [
-        ("spool", "--rounds 1 --rows 1000"),
-        ("transform", "--rounds 1 --rows 500"),
-        ("images", "--rounds 1 --rows 200"),
-        ("rounds_overhead", "fixed reading large --rounds 1 --rows 1000 --width 100"),
-        ("ensemble_parallel", "--rounds 1 --rows 500 --scored 500 --members 2 --epochs 1 --width 16 --scored-width 16"),
-    ],
-)
-def test_benchmark_runs_on_spark(theme, words, spark, capsys, monkeypatch, tmp_path):
-    """On the shared session, which has no executors."""
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    module = importlib.import_module(f"benchmarks.{theme}.main")
-    monkeypatch.setattr(module, "session", lambda *_, **__: contextlib.nullcontext(spark))
-    assert len(smoke(theme, words, capsys)) > 3

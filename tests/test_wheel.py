@@ -147,8 +147,8 @@ def installs(target: str, venv: Path) -> list[str]:
 
 
 def test_make_installs_extras_once(tmp_path):
-    assert installs("demo", tmp_path) == [".[spark,examples]"]
-    assert installs("test", tmp_path) == installs("compat", tmp_path) == [".[dev]"]
+    assert installs("demo", tmp_path) == installs("compat", tmp_path) == [".[spark,examples]"]
+    assert installs("test", tmp_path) == [".[spark,examples]", ".[dev]"]
     (tmp_path / ".runtime").touch()
     assert (installs("demo", tmp_path), installs("test", tmp_path)) == ([], [".[dev]"])
     (tmp_path / ".installed").touch()

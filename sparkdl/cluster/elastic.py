@@ -1,13 +1,9 @@
 """Elastic gangs: choose the number of workers of each attempt.
 
-    an attempt starts     with all workers, or after ``elastic_timeout`` seconds with those that fit, from ``min_size``
-    a small gang runs     until all workers fit; then the next checkpoint at an epoch's end ends the attempt
-    a launch fails        although the cluster reported capacity: half as many workers start at once
-
-The size changes between epochs only. ``Resized`` ends the attempt; it is no failure, and does not count as a restart.
-
-Rank 0 reports a checkpoint as a ``checkpoint`` event with ``pinned: True`` and no ``trouble``. If no events reach the
-driver, or the work records none, a small gang stays small.
+An attempt starts with all workers, or after ``elastic_timeout`` seconds with those that fit, from ``min_size``. A small
+gang runs until all workers fit; then the next checkpoint at an epoch's end ends the attempt by ``Resized``, which is no
+failure and does not count as a restart. If a launch fails although the cluster reported capacity, half as many workers
+start at once. If no events reach the driver, or the work records none, a small gang stays small.
 """
 
 from __future__ import annotations
@@ -192,7 +188,6 @@ def _growing(
                 return
 
     def query(epoch_ended: bool) -> bool:
-        """Whether to query again."""
         try:
             room = cluster.capacity()
         except Exception as error:  # the session may be stopping: the gang keeps its size, or ends by itself

@@ -1,13 +1,13 @@
 """Heartbeats: how the driver detects a dead, frozen or stuck worker.
 
-A thread of every worker records ``heartbeat`` events with the worker's clock, host and phase. Any event proves that
-its worker is alive. Two limits end an attempt:
+A thread of every worker records ``heartbeat`` events with the worker's clock, host and phase. Two limits end an
+attempt:
 
     timeout   no event of a worker arrives: its process is stopped, its host is down, or native code holds the GIL
     stall     clock and phase stay unchanged after a first step: a peer does not answer, or user code blocks
 
-Before the first step, which may take long, only ``timeout`` counts. A worker without a first heartbeat cannot be lost,
-since executors may be unable to reach the driver. Therefore a worker first waits briefly for that heartbeat's delivery.
+A worker without a first heartbeat cannot be lost, since executors may be unable to reach the driver. Therefore a worker
+first waits briefly for that heartbeat's delivery.
 """
 
 from __future__ import annotations

@@ -4,18 +4,14 @@
     values = supervisor.gang(work, df, columns)
 
 Spark aborts a barrier stage when one of its tasks is lost, so a new attempt is a new job. ``world.attempt`` passes its
-number to the work, which saves and restores its own checkpoints.
-
-Lost workers, unreachable peers, missing heartbeats and slots lost with an executor lead to another attempt. These
-failures do not:
+number to the work, which saves and restores its own checkpoints. These failures do not lead to another attempt:
 
     InvalidInput, Fenced                                   the input is wrong, or a newer attempt runs
     Stopped (``sparkdl.cluster.shutdown``)                 the process was asked to stop
     an error of every worker before its first step         the code or the data is wrong
     an error class that failed at the same step before     it would fail again
 
-The error of a single worker leads to a second attempt, since its host may be the cause. An attempt may have fewer or
-more workers than the last one: see ``sparkdl.cluster.elastic``.
+The error of a single worker leads to a second attempt, since its host may be the cause.
 """
 
 from __future__ import annotations
@@ -213,7 +209,6 @@ class _AttemptMonitor:
             self._listener(event)
 
     def check_workers(self, ended: threading.Event) -> None:
-        """Check for lost workers until ``ended`` is set."""
         last = time.monotonic()
         while not ended.wait(min(self._interval / 2, _POLL)):
             now = time.monotonic()

@@ -3,10 +3,9 @@
     this process -> zygote   "fork": the worker's environment, import path and file descriptors; "wait": a pid
     zygote -> this process   the worker's pid; the worker's exit code
 
-Unlike multiprocessing's fork server, the zygote does not run the caller's main module again: scripts need no guard.
-
-If the zygote dies, its workers live on with unknown exit codes, and the next fork starts another zygote. If it does not
-answer in time, as after SIGSTOP, it is killed.
+Unlike multiprocessing's fork server, the zygote does not run the caller's main module again: scripts need no guard. If
+the zygote dies or does not answer in time, as after SIGSTOP, its workers live on with unknown exit codes, and the next
+fork starts another one.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ def one_of(choices: Collection[str]) -> Rule:
     return Rule(f"one of {', '.join(choices)}", lambda text: text in choices)
 
 
+@dataclass(frozen=True)
 class CheckedFields:
     """A base of dataclasses whose constructor raises InvalidInput unless each field is valid for its annotation."""
 

@@ -33,14 +33,7 @@ from sparkdl.spark.error_messages import cancellation, first_lines, invalid_sett
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS, job_description
 from sparkdl.spark.python_worker import PickledTask
-from sparkdl.spark.slots.capacity import (
-    check,
-    check_encryption,
-    check_setting,
-    check_slots,
-    find_slots,
-    wait_for_slots,
-)
+from sparkdl.spark.slots.capacity import check, check_encryption, check_setting, check_slots, find_slots, wait_for_slots
 from sparkdl.spark.slots.settings import setting
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.tasks import SparkTaskRunner

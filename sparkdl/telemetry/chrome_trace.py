@@ -1,19 +1,16 @@
 """A run's timeline in the Chrome trace format, for ui.perfetto.dev and chrome://tracing.
 
-Each worker is a process of the trace. It has a row of steps, divided into phases, a row of stages, and a row per
-further thread. The driver is the process "driver": attempts, restarts, epochs and rounds. Times are microseconds from
-the first event.
+Each worker is a process of the trace, with a row of steps, divided into phases, a row of stages, and a row per further
+thread. The driver is a process too: attempts, restarts, epochs and rounds. Times are microseconds from the first event.
 
-Hosts' clocks disagree, by milliseconds if synchronised, else by any amount. An event of host ``h`` has time ``t`` by
-the host's clock and arrived at ``r`` by the driver's clock. With ``o`` the offset of the host's clock and ``d > 0`` the
-event's delay,
+Hosts' clocks disagree. An event of host ``h`` has time ``t`` by the host's clock and arrived at ``r`` by the driver's
+clock. With ``o`` the offset of the host's clock and ``d > 0`` the event's delay,
 
     r = t - o + d    so    o >= t - r,    and    o ~ max (t - r)    over all events of a host in ten minutes
 
-The error is the shortest delay in that time: well below a millisecond in one network. The driver's own host has offset
-0. If the driver received no event of a host, exchanges align its clock: an exchange ends everywhere at the same moment.
-The offset to the lowest rank's host is then the median difference of their exchanges' ends, over the steps that both
-recorded.
+The error is the shortest delay in that time, well below a millisecond in one network. If the driver received no event
+of a host, exchanges align its clock, since an exchange ends everywhere at the same moment: the offset to the lowest
+rank's host is the median difference of their exchanges' ends.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Recording of events on the workers, through one current recorder per process.
 
-    with Channel(print) as channel:  # the driver; channel.endpoint travels inside the task
-        ...
-
-    with Recorder(endpoint, rank=rank) as recorder, recording(recorder):  # the worker
+    with Recorder(endpoint, rank=rank) as recorder, recording(recorder):
         with span("forward", clock=clock):
             ...
         record("loss", clock=clock, value=0.25)
 
 ``sparkdl.telemetry.recorder`` lists the guarantees of recording, ``sparkdl.telemetry.protocol`` those of the
-connection. Only key holders are accepted and nothing can be replayed, but contents are authenticated, NOT encrypted.
+connection.
 """
 
 from __future__ import annotations

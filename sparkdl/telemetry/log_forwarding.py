@@ -1,12 +1,8 @@
 """Forwarding of workers' log records and printed lines to the driver.
 
-On a worker, ``forwarding`` turns log records and printed lines into events of kind ``"log"``; printed lines have level
-INFO. The original output stays. On the driver, ``WorkerLogs`` writes the lines with their rank::
-
-    [rank 1, worker-3] WARNING torch.nn: ...
-
-Both sides limit the lines to ``RATE`` a second and ``BURST`` at once, and report how many they dropped. The worker's
-limit is its own, the driver's covers all workers together.
+On a worker, ``forwarding`` turns log records and printed lines (level INFO) into events of kind ``"log"``. On the
+driver, ``WorkerLogs`` writes the lines with their rank: ``[rank 1, worker-3] WARNING torch.nn: ...``. Each worker and
+the driver limit the lines to ``RATE`` a second and ``BURST`` at once, and report how many they dropped.
 """
 
 from __future__ import annotations

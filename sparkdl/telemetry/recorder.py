@@ -1,18 +1,17 @@
 """A worker's recorder: a bounded queue, a thread that sends its events, and a fallback file.
 
-Recording never raises into training and never waits: if the queue is full, the event is dropped and counted. A recorder
-numbers its events, so the driver detects lost events by the gaps. Step and span events wait up to half a second for
-others; events of other kinds are sent at once.
+Recording never raises into training and never waits: if the queue is full, the event is dropped and counted. Step and
+span events wait up to half a second for others; events of other kinds are sent at once. A recorder numbers its events,
+so the driver detects lost events by the gaps.
 
-The driver sends a receipt for a connection's hello, and for events only on request. A worker requests one after its
-first heartbeat and in ``close``, so its events normally arrive before its result. If the connection breaks, the
-recorder sends the last events without a receipt again over another connection. If that fails, it writes them to the
-fallback file, else drops and counts them. ``EventCounts`` travels with the worker's result and gives the number of
-events that the driver should have.
+The driver sends a receipt for a connection's hello, and for events only on request: after the first heartbeat and in
+``close``, so that events normally arrive before the worker's result. If the connection breaks, the recorder sends the
+last events without a receipt again over another connection. If that fails, it writes them to the fallback file, else
+drops and counts them. ``EventCounts`` travels with the worker's result.
 
 A process that is killed, or ends without ``close``, loses its queue, uncounted. The fallback is flushed to the system,
-not to the disk: it survives the process, not the host. Times are of the worker's own clock, and hosts' clocks disagree.
-Create a recorder in the worker's process: a forked child has none installed.
+not to the disk: it survives the process, not the host. Create a recorder in the worker's process: a forked child has
+none installed.
 """
 
 from __future__ import annotations

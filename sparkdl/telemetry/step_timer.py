@@ -12,23 +12,12 @@ A worker is always in exactly one phase, so a run's phases add up to its wall ti
     callbacks   runs the user's callbacks
     other       everything else
 
-Code that takes part in a step marks the beginning of a phase. Without a ``StepTimer`` in this thread the calls do
-nothing::
+Code that takes part in a step marks the beginning of a phase. Without a ``StepTimer`` in this thread that does nothing.
 
-    with measuring(StepTimer()):
-        enter_phase("forward")
-        ...
-        enter_phase("backward")
-        ...
-        end_step(clock=clock, rows=32)
-
-A worker records an event of kind ``"step"`` at most every ``EVERY`` seconds, in long runs less often. If a step has a
-rare phase, the event follows at once. The event sums all steps since the previous event: ``steps``, ``seconds`` by
-phase, ``rows`` and ``bytes``. It details the last of them: ``start`` (unix seconds), ``marks`` (each phase and its
-seconds after ``start``) and ``end``. So sums over all events are exact at any speed, and the timeline has as many steps
-as it can show.
-
-On a GPU, phases are the host thread's: a kernel's time appears in the phase in which the thread waits for it.
+A worker records an event of kind ``"step"`` at most every ``EVERY`` seconds, in long runs less often; after a step with
+a rare phase, at once. The event sums all steps since the previous event: ``steps``, ``seconds`` by phase, ``rows`` and
+``bytes``. It details the last of them: ``start`` (unix seconds), ``marks`` (each phase and its seconds after ``start``)
+and ``end``. On a GPU, phases are the host thread's: a kernel's time appears in the phase in which the thread waits.
 """
 
 from __future__ import annotations

@@ -144,12 +144,6 @@ def test_shards_merge_to_the_state_and_share_no_tensor(workers):
         assert nested["optimizer"].keys() == {"state"}
 
 
-@pytest.fixture(scope="module")
-def pair():
-    with LocalCluster(2, timeout=60) as cluster:
-        yield cluster
-
-
 @dataclass(frozen=True)
 class StopsAtFive:
     """Is asked to stop at step 5, where the file that ends with ``full`` cannot be written, or another fit begins."""

@@ -1,4 +1,4 @@
-"""The program ``sparkdl``, the scripts of spark-submit, and the command that writes the report, without Spark."""
+"""The program ``sparkdl``, the scripts of spark-submit, exit codes, and the command that writes the report."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import configparser
 import inspect
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
+from pyspark.errors import PySparkValueError
 
-from sparkdl.cli import report
+from sparkdl.cli import app, report
 from sparkdl.cli.__main__ import main
 from sparkdl.cli.commands import COMMANDS, run
+from sparkdl.cluster.shutdown import stop_requested
+from sparkdl.errors import ErrorContext, InvalidInput, Stopped, WorkerFailed, WorkerLost
 from tests.sessions import ROOT
 from tests.telemetry.html.made import gang, written
 
@@ -74,6 +78,57 @@ def test_program_ends_with_the_exit_code_of_a_command():
     assert (code, out) == (2, "")
     assert err.startswith("error: nowhere holds no run")
     assert run("report", [Path("nowhere")]) == 2
+
+
+# ---- exit codes -------------------------------------------------------------------------------------------------
+
+
+def ending(error):
+    def job(*, data: str = ""):
+        """Do nothing but end."""
+        if error is not None:
+            raise error
+
+    return job
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "printed"),
+    [
+        (None, 0, ""),
+        (InvalidInput("epochs is 0."), 2, "error: epochs is 0.\n"),
+        (
+            WorkerFailed("it broke", place=ErrorContext(rank=1), trace="the traceback"),
+            1,
+            "error: it broke [rank 1]\n\nthe traceback\n",
+        ),
+        (PySparkValueError("no\n\tat org.apache.X(Y.java:1)\nDriver stacktrace:\n"), 1, "error: no\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (Stopped("saved at step 3"), 143, "stopped: saved at step 3\n"),
+    ],
+)
+def test_exit_code_and_message(capsys, error, code, printed):
+    assert app.main(ending(error), []) == code
+    assert capsys.readouterr().err == printed
+
+
+def test_bug_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        app.main(ending(ZeroDivisionError()), [])
+
+
+@pytest.mark.parametrize(("error", "code"), [(WorkerLost("killed"), 143), (InvalidInput("epochs is 0."), 2), (None, 0)])
+def test_error_after_sigterm_counts_as_the_stop(error, code):
+    def job(*, data: str = ""):
+        """Get SIGTERM, and end."""
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop_requested() == "the driver got SIGTERM"
+        ending(error)()
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert app.main(job, [], stops=True) == code
+    assert stop_requested() is None
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 # ---- the report -------------------------------------------------------------------------------------------------

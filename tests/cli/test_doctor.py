@@ -23,7 +23,7 @@ def test_failures_end_with_1_and_their_names(job):
     ("words", "message"),
     [
         (["--num_workers", "0"], "num_workers is 0; expected a whole number of at least 1, or None."),
-        (["--timeout", "0"], "timeout is 0; expected a finite number above 0."),
+        (["--timeout", "0"], "timeout is 0.0; expected a finite number above 0."),
         (["--workers", "2"], "workers"),
     ],
 )

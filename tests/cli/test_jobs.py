@@ -1,39 +1,41 @@
-"""Commands without Spark: configurations, mistakes in them, exit codes."""
+"""Commands without Spark: configurations, and mistakes in them."""
 
 from __future__ import annotations
 
 import functools
 import json
-import os
 import pickle
-import signal
 from dataclasses import fields
 from pkgutil import resolve_name
 
 import pytest
 import torch
 import yaml
-from pyspark.errors import PySparkValueError
 from torch import nn
 
 from sparkdl import (
+    LBFGS,
     AllReduce,
+    ConsensusADMM,
     ElasticAveraging,
+    ElasticNet,
+    FederatedAveraging,
     Gossip,
     InputColumn,
     LocalSGD,
+    ParallelSGD,
     PowerSGD,
     TorchClassifier,
     TorchEstimator,
     TorchRegressor,
 )
-from sparkdl.cli import app
+from sparkdl.cli import train
 from sparkdl.cli.commands import run
 from sparkdl.cli.data import Data
-from sparkdl.cluster.shutdown import stop_requested
-from sparkdl.errors import ErrorContext, InvalidInput, Stopped, WorkerFailed, WorkerLost
+from sparkdl.errors import InvalidInput
 from sparkdl.ml.persistence.formatting import format_full_value
 from sparkdl.ml.persistence.param_values import allowed_types
+from sparkdl.rounds.local_solvers import NewtonCG
 from tests.sessions import ROOT
 
 CONFIG = {
@@ -146,15 +148,6 @@ def test_columns_and_callbacks_are_objects(estimator):
         assert result == [(resolve_name("some_nets.Saves"), 3), (resolve_name("some_nets.Saves"), 1)]
 
 
-def test_validation_fraction_and_class_weights(estimator):
-    for found in (
-        estimator({"validationFraction": 0.1, "classWeights": [1, 2.5]}),
-        estimator({}, "--estimator.validationFraction", "0.1", "--estimator.classWeights", "[1, 2.5]"),
-    ):
-        assert (found.getValidationFraction(), found.getClassWeights()) == (0.1, [1.0, 2.5])
-    assert estimator({"classWeights": "balanced"}).getClassWeights() == "balanced"
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "torch.optim.AdamW", {"class_path": "torch.optim.AdamW"}])
 def test_optimizer_is_a_name_or_a_class(estimator, optimizer):
     settings = {"learningRate": 0.5, "optimizerArgs": {"weight_decay": 0.1}, "modelArgs": {"hidden": 7}}
@@ -265,6 +258,24 @@ def test_configurations_of_the_repository_parse(read, path):
     assert estimator.training().batch_size > 0
 
 
+ALGORITHMS = {
+    "parallel_sgd": ParallelSGD(rounds=10, epochs=2),
+    "admm": ConsensusADMM(rho=0.1, rel_tol=1e-3, prox=ElasticNet(1e-3), solver=NewtonCG(iterations=20)),
+    "lbfgs": LBFGS(l2=1e-3, gtol=1e-4),
+    "federated": FederatedAveraging("client", client_fraction=0.25, rounds=15, epochs=3, batch_size=16),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_job_of_rounds_trains_by_the_algorithm_of_its_configuration(read, monkeypatch, name):
+    job, trained = read(ROOT / f"conf/rounds/{name}.yaml", job=name), {}
+    monkeypatch.setattr(train, "train", lambda data, estimator, **options: trained.update(options, by=estimator))
+    getattr(train, name)(**vars(job))
+    assert trained["by"].getStrategy() == job.algorithm == ALGORITHMS[name]
+    assert isinstance(job.estimator, TorchClassifier)
+    assert trained["output"] == job.output
+
+
 # ---- mistakes ---------------------------------------------------------------------------------------------------
 
 
@@ -338,54 +349,3 @@ def test_two_places_of_rows_end_every_command(refused):
     assert message in refused("--estimator", "sparkdl.TorchRegressor", "--data.path", "here", *test)
     for job in ("predict", "evaluate"):
         assert message in refused("--model", "model", *rows, "--output", "out", job=job)
-
-
-# ---- exit codes -------------------------------------------------------------------------------------------------
-
-
-def ending(error):
-    def job(*, data: str = ""):
-        """Do nothing but end."""
-        if error is not None:
-            raise error
-
-    return job
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "printed"),
-    [
-        (None, 0, ""),
-        (InvalidInput("epochs is 0."), 2, "error: epochs is 0.\n"),
-        (
-            WorkerFailed("it broke", place=ErrorContext(rank=1), trace="the traceback"),
-            1,
-            "error: it broke [rank 1]\n\nthe traceback\n",
-        ),
-        (PySparkValueError("no\n\tat org.apache.X(Y.java:1)\nDriver stacktrace:\n"), 1, "error: no\n"),
-        (KeyboardInterrupt(), 130, "interrupted\n"),
-        (Stopped("saved at step 3"), 143, "stopped: saved at step 3\n"),
-    ],
-)
-def test_exit_code_and_message(capsys, error, code, printed):
-    assert app.main(ending(error), []) == code
-    assert capsys.readouterr().err == printed
-
-
-def test_bug_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError):
-        app.main(ending(ZeroDivisionError()), [])
-
-
-@pytest.mark.parametrize(("error", "code"), [(WorkerLost("killed"), 143), (InvalidInput("epochs is 0."), 2), (None, 0)])
-def test_error_after_sigterm_counts_as_the_stop(error, code):
-    def job(*, data: str = ""):
-        """Get SIGTERM, and end."""
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop_requested() == "the driver got SIGTERM"
-        ending(error)()
-
-    before = signal.getsignal(signal.SIGTERM)
-    assert app.main(job, [], stops=True) == code
-    assert stop_requested() is None
-    assert signal.getsignal(signal.SIGTERM) is before

@@ -125,7 +125,7 @@ def test_model_alone_and_workers_that_share_hosts(planned):
         ((*LINK, *CONFIGURED, "--model", "some_nets.Net"), "a model and estimator are given; expected one of them."),
         ((*LINK, "--model", "some_nets.Net"), "workers is missing; expected their number, or an estimator"),
         ((*LINK, *CONFIGURED, "--workers", 0), "workers is 0; expected a whole number of at least 1."),
-        ((*LINK, *CONFIGURED, "--compute", "nan"), "compute is nan; expected a finite number of at least 0."),
+        ((*LINK, *CONFIGURED, "--compute", ".nan"), "compute is nan; expected a finite number of at least 0."),
     ],
 )
 def test_mistake_ends_with_2(planned, words, message):

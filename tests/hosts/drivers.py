@@ -109,10 +109,9 @@ def run_rounds(
     return rounds.run(cluster, data, Path(folder), [Fault(**fault) for fault in faults], listener=listener)
 
 
-def doctor(*arguments: str, network: str = "") -> dict[str, Any]:
+def doctor(*arguments: str) -> dict[str, Any]:
     """Run ``sparkdl doctor`` in this session, which outlives it."""
-    spark, printed = SparkSession.active(), io.StringIO()
-    spark.conf.set("spark.sparkdl.network", network)
+    printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(SparkSession, "__exit__", lambda *_: None)
         code = run("doctor", arguments)
@@ -131,11 +130,6 @@ def renew_python() -> None:
             return False
 
     until(works, "a job on new Python workers")
-
-
-def doctor_on(network: str) -> dict[str, Any]:
-    """``doctor`` with a setting of ``spark.sparkdl.network``."""
-    return doctor(network=network)
 
 
 # ---- ensembles -------------------------------------------------------------------------------------------------------

@@ -125,7 +125,23 @@ def test_ensemble_resumes_after_lost_executor_and_sigterm(cluster, next_driver, 
 # ---- executors that come and go --------------------------------------------------------------------------------------
 
 
-def test_executors_come_and_go(on_demand, quiet):
+COMING_AND_GOING = {
+    "dynamicAllocation__enabled": "true",
+    "dynamicAllocation__shuffleTracking__enabled": "true",
+    "dynamicAllocation__shuffleTracking__timeout": "4s",
+    "dynamicAllocation__cachedExecutorIdleTimeout": "4s",
+    "dynamicAllocation__executorIdleTimeout": "4s",
+    "dynamicAllocation__maxExecutors": "1",
+    "io__encryption__enabled": "true",
+}
+
+
+def test_executors_come_and_go(cluster, quiet):
     """At first there are none; after round 2 all leave, and only the memories stay."""
-    assert_undisturbed(on_demand.rounds, quiet, on_demand.folder)
-    assert not set(calls(on_demand.folder, 2)) & set(calls(on_demand.folder, 3))
+    folder, driver = cluster.shared / "on-demand", cluster.driver(settled=False, **COMING_AND_GOING)
+    try:
+        found = driver.call(run_rounds, folder, [], [2], True).result(2 * PATIENCE)
+    finally:
+        cluster.end_driver()
+    assert_undisturbed(found, quiet, folder)
+    assert not set(calls(folder, 2)) & set(calls(folder, 3))

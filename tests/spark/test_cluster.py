@@ -12,6 +12,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -165,6 +166,14 @@ def test_gang_runs_without_channel_to_driver_and_failure_shows_no_jvm(cluster, m
     assert "in give_up" in str(caught.value)
     assert not re.search("py4j|java", str(caught.value), re.IGNORECASE)
     assert caught.value.__cause__ is None
+
+
+def test_gang_names_the_module_that_executors_lack():
+    lost = RuntimeError("Python worker failed to connect back: No module named 'sparkdl.absent'")
+    watch, reports = SimpleNamespace(gave_up=None, cancelled=False), SimpleNamespace(failures=[], started={}, size=1)
+    found = str(spark_cluster._explained(lost, watch, reports, "sparkdl.absent"))  # type: ignore[arg-type]
+    assert "has no module sparkdl.absent. Install" in found
+    assert "spark.python.daemon.module=sparkdl.absent" in found
 
 
 def test_invalid_arguments_raise(spark, cluster):

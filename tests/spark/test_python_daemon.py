@@ -19,11 +19,10 @@ import pyarrow as pa
 import pytest
 
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import ClusterUnavailable, WorkerLost
+from sparkdl.errors import WorkerLost
 from sparkdl.spark import python_daemon, warm_up
 from sparkdl.spark.cluster import SparkCluster
 from tests.listening import LONG
-from tests.sessions import session
 
 FACTS = "daemon long, threads long, loaded boolean, draw double"
 
@@ -138,17 +137,3 @@ def test_gang_survives_killed_worker_and_daemon(spark, tmp_path, daemon):
     supervisor = Supervisor(SparkCluster(spark, 2), back_off=0)
     assert supervisor.gang(KillsOnce(tmp_path / "mark", daemon)) == [[0, 1]] * 2
     assert [(type(failure), failure.rank) for failure in supervisor.failures] == [(WorkerLost, 1)]
-
-
-def fail_without_module(folder):
-    with session(folder, "local[1]", python__daemon__module="sparkdl.absent") as spark:
-        try:
-            SparkCluster(spark, 1).gang(abs)
-        except ClusterUnavailable as error:
-            return str(error)
-
-
-def test_error_names_module_that_executors_lack(driver, tmp_path):
-    message = driver(fail_without_module, tmp_path).result
-    assert "the executors' Python has no module sparkdl.absent" in message
-    assert "spark.python.daemon.module=sparkdl.absent" in message

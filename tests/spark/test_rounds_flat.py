@@ -1,4 +1,4 @@
-"""After two hundred rounds, plans, blocks and memory are as large as after fifty."""
+"""After a hundred rounds, plans, blocks and memory are as large as after twenty-five."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.sessions import frame
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
 
-ROUNDS, EVERY = 200, 50
+ROUNDS, EVERY = 100, 25
 WIDTH = 128  # its weights, 64 kB and more, travel as a broadcast
-SLACK = 300_000  # bytes of a few broadcasts, of which there have been fifty since
+SLACK = 300_000  # bytes of a few broadcasts, of which there have been twenty-five since
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("id", "int64"))
 
 
@@ -65,7 +65,7 @@ def measure(spark: Any, most: float) -> dict[str, int]:
     }
 
 
-def test_two_hundred_rounds(spark):
+def test_a_hundred_rounds(spark):
     measured: list[dict[str, int]] = []
 
     def listener(row: dict[str, Any]) -> None:

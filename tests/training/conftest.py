@@ -10,12 +10,6 @@ from sparkdl.cluster.local import LocalCluster
 
 
 @pytest.fixture(scope="package")
-def pair() -> Iterator[LocalCluster]:
-    with LocalCluster(2) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="package")
 def three() -> Iterator[LocalCluster]:
     with LocalCluster(3) as cluster:
         yield cluster

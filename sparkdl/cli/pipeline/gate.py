@@ -31,10 +31,6 @@ class Limits(CheckedFields):
     margin: NonNegative = 0.0
     least: float | None = None
 
-    def __post_init__(self) -> None:
-        if not self.margin >= 0:
-            raise InvalidInput(f"the gate's margin is {self.margin}; expected a number of at least 0.")
-
     def failure(self, value: float, in_use: float | None, *, larger: bool) -> str | None:
         """Why a model with this metric is rejected, or None; without a model in use, ``in_use`` is None."""
         sign, relation = (1.0, "<") if larger else (-1.0, ">")

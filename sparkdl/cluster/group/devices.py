@@ -1,14 +1,8 @@
 """Which GPU a worker uses, and by which backend the gang exchanges gradients.
 
 Before the workers meet, each one describes its GPUs in its line. Then all choose from the same lines, so all agree, or
-all raise the same error:
-
-    assigned by the cluster           -> this GPU, whatever the local rank is
-    not assigned                      -> the GPU of the local rank among the host's workers without an assignment
-    two workers on one GPU            -> an error under NCCL, which refuses it; gloo allows it
-    a worker without a GPU            -> an error, since a gang trains on one kind of device
-
-A task that computes alone, as in rounds, chooses by itself (``task_device``).
+all raise the same error. A worker uses the GPU that the cluster assigned to it; else the GPU of its local rank among
+the host's workers without an assignment. NCCL refuses two workers on one GPU; gloo allows it.
 
 An address is an index into the visible GPUs, as in a host's ``CUDA_VISIBLE_DEVICES``, or the UUID of a GPU.
 """

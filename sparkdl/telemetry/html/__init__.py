@@ -2,12 +2,9 @@
 
     write_page(read_runs(["/runs/one", "/runs/two"]), "report.html")
 
-The page needs only a browser: it contains plotly and all data, and forbids the browser to load anything else. It draws
-at most a few thousand points (``history_charts``, ``time_charts``), so it stays small and opens at once. An unfinished
-or killed run is shown up to its last event.
-
-URIs lose their credentials and options, and ``***`` replaces secrets, as ``sparkdl.io.redaction`` says; all other text
-of configurations, errors and log lines appears unchanged.
+The page contains plotly and all data, and forbids the browser to load anything else. It draws at most a few thousand
+points, so it stays small. An unfinished or killed run is shown up to its last event. URIs lose their credentials and
+options, and ``***`` replaces secrets (``sparkdl.io.redaction``); all other text appears unchanged.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ def fake(monkeypatch) -> list[Any]:
 @pytest.mark.parametrize(
     ("addresses", "visible", "index"),
     [
+        (None, None, None),
         (["2"], None, 2),
         ([" 3 "], None, 3),
         (["1"], "7,5,6,4", 1),  # an index into the visible ones, whose physical numbers differ
@@ -62,10 +63,6 @@ def test_indices_count_by_the_bus_unless_only_some_gpus_are_visible(fake, monkey
         find_gpus(["0"])
         order.append(os.environ.get("CUDA_DEVICE_ORDER"))
     assert order == ["PCI_BUS_ID", None]
-
-
-def test_a_task_without_an_assignment_knows_only_how_many_gpus_it_sees(fake):
-    assert find_gpus(None) == Gpus(4, None, tuple(UUIDS))
 
 
 def test_of_several_gpus_the_first_is_used_with_a_warning(fake):
@@ -105,15 +102,9 @@ def cards(*places: tuple[str, int, int | None], backend: str = "auto") -> list[t
 
 def test_assignments_precede_local_ranks():
     assert cards(("a", 4, 3), ("a", 4, 0), ("b", 2, 1)) == [(3, "nccl"), (0, "nccl"), (1, "nccl")]
-    assert cards(("a", 2, None), ("b", 2, None), ("a", 2, None)) == [(0, "nccl"), (0, "nccl"), (1, "nccl")]
-
-
-def test_several_gpus_on_several_hosts_share_one_backend():
-    # The choice is the gang's: its subgroups inside a host and between hosts use the same backend.
-    hosts = [("a", 2, None), ("b", 2, None), ("a", 2, None), ("b", 2, None)]
-    assert cards(*hosts) == [(0, "nccl"), (0, "nccl"), (1, "nccl"), (1, "nccl")]
-    assert cards(*hosts, ("c", 8, 5)) == [*cards(*hosts), (5, "nccl")]
-    assert cards(*hosts, backend="gloo") == [(0, "gloo"), (0, "gloo"), (1, "gloo"), (1, "gloo")]
+    hosts = [("a", 2, None), ("b", 2, None), ("a", 2, None), ("c", 8, 5)]
+    for backend, chosen in (("auto", "nccl"), ("gloo", "gloo")):  # all workers of a gang have one backend
+        assert cards(*hosts, backend=backend) == [(index, chosen) for index in (0, 0, 1, 5)]
 
 
 def test_workers_on_cpus_use_gloo():

@@ -68,9 +68,14 @@ def talk(world: World, shard: Shard | None) -> dict[str, Any]:
     }
 
 
-def test_collectives_of_any_dtype_and_layout():
+@pytest.fixture(scope="module")
+def three():
     with LocalCluster(3) as cluster:
-        answers = cluster.gang(talk)
+        yield cluster
+
+
+def test_collectives_of_any_dtype_and_layout(three):
+    answers = three.gang(talk)
     for rank, answer in enumerate(answers):
         gathered = [[[ten, ten + 1], [ten + 2, ten + 3], [ten + 4, ten + 5]] for ten in (10, 20, 30)]
         assert answer["parts"] == (gathered, [parts[rank] for parts in gathered])
@@ -99,9 +104,8 @@ def swap(world: World, shard: Shard | None) -> dict[str, Any]:
     }
 
 
-def test_exchange_with_some_workers():
-    with LocalCluster(3) as cluster:
-        answers = cluster.gang(swap)
+def test_exchange_with_some_workers(three):
+    answers = three.gang(swap)
     for answer in answers:
         for name, received in answer["dtypes"].items():
             assert received == [[min(rank, 1) if "bool" in name else rank, 1] for rank in answer["around"]], name
@@ -139,12 +143,6 @@ def test_rank_0_keeps_the_store_open_until_all_have_read():
     with pytest.raises(PeerLost):
         zero.all_gather_json("shards", {})
     assert one.all_gather_json("shards", {}) == zero.all_gather_json("shards", {}) == [{}, {}]
-
-
-def test_axes():
-    assert World(1, 2, axes={"data": 2}).axes == {"data": 2}
-    with pytest.raises(ValueError, match="no axis 'pipeline'; this world has data"):
-        World(0, 1).group("pipeline")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from sparkdl.spark.diagnosis.executor_checks import (
     disk_check,
     executors_check,
     gloo_check,
+    missing_modules,
     run_directory_check,
     versions_check,
 )
@@ -84,6 +85,7 @@ def test_versions_differ_by_release_and_not_by_build():
     check = versions_check([report(), report("two", versions=absent), report("two", versions=absent)], VERSIONS)
     assert check.status == "FAIL"
     assert check.text.startswith("two has no torch (ImportError: libtorch), numpy 1.26.0, on the driver 2.3.0. Install")
+    assert missing_modules([report(), report("two", versions=absent)]) == ["torch"]
 
 
 def test_gloo():

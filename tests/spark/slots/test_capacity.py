@@ -18,6 +18,7 @@ from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
 from sparkdl.spark import cluster as spark_cluster
 from sparkdl.spark.cluster import SparkCluster
+from sparkdl.spark.diagnosis.settings_checks import dynamic_allocation_check, encryption_check
 from sparkdl.spark.slots import capacity as resources
 from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
 from sparkdl.telemetry.event import Event
@@ -98,6 +99,8 @@ def test_impossible_gang_raises_at_once(spark, configured, monkeypatch, case):
     if size == 1 and "task__cpus" not in settings:
         with pytest.raises(error):
             SparkCluster(spark, 1).capacity()
+        doctor = dynamic_allocation_check(spark), encryption_check(spark, allow_unencrypted=False)
+        assert [check.status for check in doctor] == (["FAIL", "ok"] if error is ClusterUnavailable else ["ok", "FAIL"])
     if error is InvalidInput:
         runner = SparkCluster(spark, 1).map_reduce(spark.range(2), ["id"])
         with pytest.raises(InvalidInput, match="allowUnencrypted=True"), runner:  # rows lie on executors' disks

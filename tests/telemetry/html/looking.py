@@ -21,16 +21,12 @@ addEventListener("load", () => setTimeout(() => {
     charts[place.id] = {
       drawn: plot !== null, width: box.width, height: box.height,
       marks: place.querySelectorAll(".scatterlayer :is(.js-line, .point), .bars .point, .heatmaplayer image").length,
-      legend: [...place.querySelectorAll(".legendtext")].map(text => text.textContent),
-      ticks: [...place.querySelectorAll(".ytick text")].map(text => text.textContent),
       ink: [...place.querySelectorAll(".xtick text")].map(text => style(text).fill)[0],
     };
   }
   document.body.dataset.probe = JSON.stringify({
     width: innerWidth, overflow: root.scrollWidth - root.clientWidth, charts: charts,
     ground: style(document.body).backgroundColor, text: style(document.body).color,
-    title: document.title, heading: document.querySelector("h1").textContent,
-    tags: document.querySelectorAll("h1 *").length,
   });
 }, 300));
 </script>

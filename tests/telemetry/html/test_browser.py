@@ -25,7 +25,7 @@ def many(ranks: int):
 LONG_ERROR = event("end", 12, error="WorkerFailed: " + "x" * 300 + "\nTraceback\n" + "y " * 300)
 PHONE = {"width": 390, "height": 844}
 RUNS = {
-    **{name: CASES[name] for name in ("gang", "ADMM", "ensemble", "throughput by row", "nothing")},
+    **{name: CASES[name] for name in ("gang", "ADMM", "ensemble", "nothing")},
     "three": [gang("one"), gang("two"), gang("a name of many words " * 9)],
     "many ranks": [many(80)],
     "failed": [run(*gang().events[:-1], LONG_ERROR)],

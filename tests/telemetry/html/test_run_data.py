@@ -20,7 +20,7 @@ from tests.telemetry.html.made import START, event, gang, run, step, written
 
 FULL = 100  # a page takes a fifth of a second
 HISTORY = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
-BEGIN, END = event("begin", 0), event("end", 20, error=None)
+BEGIN, END = event("begin", 0, environment={}), event("end", 20, error=None)
 
 
 def epoch(number: int, at: float, loss: float, attempt: int = 0):
@@ -145,7 +145,14 @@ def test_history_of_unfinished_run_comes_from_events(tmp_path, events, history):
 
 
 def test_restarted_run_has_no_report_no_pause_and_a_longer_history(tmp_path):
-    events = [BEGIN, epoch(1, 1, 0.5), epoch(2, 10, 0.25), END, event("begin", 86_400), epoch(3, 86_410, 0.2)]
+    events = [
+        BEGIN,
+        epoch(1, 1, 0.5),
+        epoch(2, 10, 0.25),
+        END,
+        event("begin", 86_400, environment={}),
+        epoch(3, 86_410, 0.2),
+    ]
     data = RunData.read(written(tmp_path, events, history=HISTORY, report={"rows": 7}))
     assert (data.state, data.report) == ("open", {})
     assert [row["epoch"] for row in data.history] == [1, 2, 3]

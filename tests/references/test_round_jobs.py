@@ -1,4 +1,4 @@
-"""The jobs of rounds with their configurations, and the examples of rounds, on the shared session."""
+"""The jobs of rounds on the digits, and the examples of rounds, to an accuracy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import sys
 import pytest
 import yaml
 
-from sparkdl import LBFGS, ConsensusADMM, ElasticNet, FederatedAveraging, ParallelSGD, TorchClassifier
-from sparkdl.rounds.local_solvers import NewtonCG
+from tests.cli.conftest import job as job
 from tests.sessions import ROOT
 from tests.training.test_digits import digits as digits
 from tests.training.test_digits import words
+
+pytestmark = pytest.mark.slow
 
 BARS = {"parallel_sgd": 0.95, "admm": 0.94, "lbfgs": 0.94, "federated": 0.88}  # accuracy on the test rows
 SHORTER = {  # settings on the command line: fewer rounds, and no more shards than slots
@@ -23,22 +24,8 @@ SHORTER = {  # settings on the command line: fewer rounds, and no more shards th
     "lbfgs": {"estimator.maxRounds": 25},
     "federated": {"algorithm.rounds": 8, "estimator.numWorkers": 2},
 }
-ALGORITHMS = {
-    "parallel_sgd": ParallelSGD(rounds=10, epochs=2),
-    "admm": ConsensusADMM(rho=0.1, rel_tol=1e-3, prox=ElasticNet(1e-3), solver=NewtonCG(iterations=20)),
-    "lbfgs": LBFGS(l2=1e-3, gtol=1e-4),
-    "federated": FederatedAveraging("client", client_fraction=0.25, rounds=15, epochs=3, batch_size=16),
-}
 
 
-@pytest.mark.parametrize("name", BARS)
-def test_configuration_describes_its_algorithm(read, name):
-    job = read(ROOT / f"conf/rounds/{name}.yaml", job=name)
-    assert job.algorithm == ALGORITHMS[name]
-    assert isinstance(job.estimator, TorchClassifier)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", BARS)
 def test_job_trains_on_digits(digits, job, tmp_path, name):
     (kind, place), *_ = yaml.safe_load((ROOT / f"conf/rounds/{name}.yaml").read_text())["data"].items()
@@ -64,7 +51,6 @@ def example(spark, monkeypatch, capsys):
     return example
 
 
-@pytest.mark.slow
 def test_parallel_sgd_by_hand_and_by_sparkdl_agree(example):
     printed = example("plain_parallel_sgd")
     by_hand, ours = (float(result) for result in re.findall(r"accuracy (\S+)", printed))
@@ -73,7 +59,6 @@ def test_parallel_sgd_by_hand_and_by_sparkdl_agree(example):
     assert printed.count("round ") == 5
 
 
-@pytest.mark.slow
 def test_lasso_equals_scikit_learns(example):
     printed = example("admm_lasso", "--parts", "2")
     assert "stopped by Boyd's rule" in printed
