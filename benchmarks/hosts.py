@@ -121,12 +121,6 @@ class Host:
         """Undo ``drop_packets_to``."""
         _ip("-n", self.namespace, "neighbor", "delete", other.address, "dev", "eth0")
 
-    def add_interface(self, name: str, address: str) -> None:
-        """Add an interface with an address that no other host has."""
-        _ip("-n", self.namespace, "link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
-        _ip("-n", self.namespace, "address", "add", f"{address}/32", "dev", name)
-        _ip("-n", self.namespace, "link", "set", name, "up")
-
     def fill_disk(self, process: int, folder: Path) -> None:
         """Let a process and its children find a full disk at ``folder``."""
         enter = ("nsenter", f"--mount=/proc/{process}/ns/mnt")

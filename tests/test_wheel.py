@@ -100,6 +100,7 @@ def test_wheel_trains_and_lists_its_commands_outside_the_checkout_without_pyspar
 # ---- without pyspark --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_names_without_pyspark_load_or_explain_how_to_install_it(tmp_path):
     assert {"InlineCluster", "LocalCluster", "Supervisor", "Training", "Objective", "LBFGS"} <= set(WITHOUT_SPARK)
     script = f"""

@@ -3,8 +3,8 @@
     with stoppable():                # the job: SIGTERM becomes a request
         model = estimator.fit(df)    # raises Stopped once the workers have saved
 
-On a request, a gang saves and ends (``watch_shutdown``). Other work in the block, such as saving a model, continues.
-All of it has 28 s, two fewer than Kubernetes' default before SIGKILL.
+Other work in the block, such as saving a model, continues. All of it has 28 s, two fewer than Kubernetes' default
+before SIGKILL.
 
 A signal handler may interrupt the main thread while it holds the lock that ``threading.Event.set`` takes. Therefore a
 request is an element of a list, and waiting code polls it every quarter of a second.

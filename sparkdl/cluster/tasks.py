@@ -184,7 +184,9 @@ def mapped(
     counts, device = EventCounts(), torch.device("cpu")
     try:
         device = device if choose_device is None else choose_device()
-        task = _placed(unship(work), device)
+        task = unship(work)
+        if "device" in getattr(task, "__dataclass_fields__", ()):
+            task = replace(task, device=device)
         reports = (reporting or Reporting()).task(type(task).__name__.lower(), index, attempt)
         with reports as counts, computing_on(device):
             tensors, note = task.map(state, shard)
@@ -195,10 +197,6 @@ def mapped(
         return replace(TaskResult.of_error(index, error), counts=counts)
     finally:
         free_memory(device)
-
-
-def _placed(work: Any, device: torch.device) -> Any:
-    return replace(work, device=device) if "device" in getattr(work, "__dataclass_fields__", ()) else work
 
 
 def emit(results: Iterable[TaskResult], listener: Callable[[Event], None] | None) -> None:

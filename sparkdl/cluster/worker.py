@@ -13,7 +13,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import cloudpickle
 
 from sparkdl.cluster.failure import Failure, WorkerResult
-from sparkdl.cluster.group.rendezvous import AllGather, RendezvousResult, RendezvousSpec, join, meet
+from sparkdl.cluster.group.rendezvous import AllGather, RendezvousSpec, join, meet
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.heartbeat import beating
 from sparkdl.data.column_file import common_layout
@@ -175,7 +174,9 @@ class _Worker:
             except Exception as error:  # the others wait for this worker, so it reports to them first
                 spoiled = error
         if spoiled is not None:
-            self._warn(meeting)
+            with suppress(PeerLost), self._stage("join"), join(self.spec, meeting.result()) as world:
+                self.world = world
+                world.all_gather_json("shards", {"failed": True})
             self.stage = "feed"  # the stage of the error, not of its report
             raise spoiled
         with self._stage("join"):
@@ -202,11 +203,6 @@ class _Worker:
         finally:
             for _ in remaining:  # Spark ends the Python worker of a task that leaves input unread
                 continue
-
-    def _warn(self, meeting: Future[RendezvousResult]) -> None:
-        with suppress(PeerLost), self._stage("join"), join(self.spec, meeting.result()) as world:
-            self.world = world
-            world.all_gather_json("shards", {"failed": True})
 
     def _agree(self, world: World, spool: Spool | None) -> Shard | None:
         with self._stage("join"):

@@ -4,8 +4,7 @@
     driver -> worker   all workers' lines, one frame each; or one frame that says that some are missing
 
 Lines are missing if the driver has not all of them ``PATIENCE`` seconds after the first: some worker cannot reach it.
-The others, and workers that are late, then use ``allGather`` as that worker does. So do workers whose driver does not
-answer within twice that time.
+Then, or if the driver does not answer within twice that time, workers use ``allGather``.
 """
 
 from __future__ import annotations

@@ -2,12 +2,10 @@
 
     spark.python.daemon.module    sparkdl.spark.python_daemon
 
-The daemon loads PyTorch on demand, after SIGUSR1 from one of its workers (``load_pytorch``); all workers that it forks
-from then on have it. Applications that never train or score keep a small daemon, and other tasks may hold the slots
-while the daemon loads.
-
-Spark puts archives on the module search path. Python keeps no bytecode of archives, and each new worker reads their
-directories again. If pyspark is installed in a folder too, with equal files, the daemon drops the archives.
+The daemon loads PyTorch on demand, after SIGUSR1 from one of its workers (``load_pytorch``), so that applications that
+never train or score keep a small daemon. It drops the archives that Spark puts on the module search path if pyspark is
+installed in a folder too, with equal files: Python keeps no bytecode of archives, and each new worker would read their
+directories again.
 
 This module imports neither pyarrow nor pandas, which start threads, nor torch.
 """

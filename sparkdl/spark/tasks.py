@@ -5,8 +5,7 @@ writes it to a disk of its executor. One small row per shard is cached besides, 
 its tasks run where the files are. If an executor lacks a shard's files, its task reports it, and a second job builds
 them from the blocks. Every round has the same plan, however many there were.
 
-The driver reduces small results. Large ones are split into chunks, which Spark sorts and tasks reduce, a few at a time.
-Neither the tasks nor the driver hold many copies of a model.
+The driver reduces small results. Large ones are split into chunks, which Spark sorts and tasks reduce.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     with EventLog(run.events, views=[Progress()]) as event_log:
         supervisor.gang(..., listener=event_log)
 
-Views run in the receiving thread and must be quick: workers and their heartbeats wait for them. A thread of its own
-writes the file in bursts, from a queue that drops events when full. A driver that is killed loses up to a quarter of a
-second of events. Slow views, such as trackers, use a ``BackgroundQueue`` as well.
+Views run in the receiving thread and must be quick: workers and their heartbeats wait for them. Slow views, such as
+trackers, use a ``BackgroundQueue``, as the file does. A driver that is killed loses up to a quarter of a second of
+events.
 """
 
 from __future__ import annotations

@@ -95,11 +95,10 @@ class Connection:
             opened.send([hello])
             opened._session += hello
             opened.receipt(deadline)
-        except (ProtocolError, EOFError) as error:
+        except BaseException as error:
             connection.close()
-            raise ConnectionError(str(error)) from error
-        except BaseException:
-            connection.close()
+            if isinstance(error, (ProtocolError, EOFError)):
+                raise ConnectionError(str(error)) from error
             raise
         return opened
 

@@ -1,4 +1,4 @@
-"""Drivers that are killed or stopped, two runs on one cluster, and ports that are taken."""
+"""Drivers that are killed or stopped, and two runs on one cluster."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from benchmarks.hosts import ended, until
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import WorkerLost
-from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, columns, fit, logged, table, training
+from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, fit, logged
 from tests.faults import Fault
 from tests.sessions import ROOT, command
 
@@ -101,37 +100,3 @@ def test_two_runs_share_one_cluster(pair, expected, tmp_path):
         assert [type(failure) for failure in supervisor.failures] == [WorkerLost]
         check_rows(folder)
         check_checkpoints(folder)
-
-
-@dataclass(frozen=True)
-class Taken:
-    """A column's ``decode``: when it arrives at a worker, the next port that is bound there is taken, once."""
-
-    mark: str
-    decode: Any
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        bind, mark = socket.socket.bind, self.mark
-
-        def taken(self: socket.socket, address: Any) -> None:
-            socket.socket.bind = bind  # type: ignore[method-assign]
-            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
-            with socket.create_server(("127.0.0.1", 0)) as other:
-                bind(self, other.getsockname())
-
-        if not os.path.exists(mark):
-            socket.socket.bind = taken  # type: ignore[method-assign]
-
-    def __call__(self, data: bytes) -> Any:
-        return self.decode(data)
-
-
-def test_taken_port_costs_one_attempt(pair, expected, tmp_path):
-    reads = columns()
-    x, row = reads.inputs
-    reads = replace(reads, inputs=(x, replace(row, decode=Taken(str(tmp_path / "mark"), row.decode))))
-    supervisor = Supervisor(pair, back_off=0)
-    assert_alike(supervisor.gang(training(), table(), reads), expected)
-    (failure,) = supervisor.failures
-    assert "Address already in use" in str(failure)

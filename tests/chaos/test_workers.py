@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import random
 import resource
-import shutil
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
-from benchmarks.hosts import until
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
@@ -104,36 +100,3 @@ def test_nan_gradients_end_run_and_keep_earlier_checkpoints(pair, tmp_path):
         fit(supervisor, tmp_path, Fault("nan", 1, 7, f"{tmp_path}/mark", "backward"))
     assert len(supervisor.failures) == 1
     check_checkpoints(tmp_path, 4, 6)  # the checkpoint of step 4 was complete before step 6
-
-
-@dataclass(frozen=True)
-class Fills:
-    """Fills a disk after step 5, once the checkpoint of step 4, which is written meanwhile, is there."""
-
-    folder: Path
-    every_rank = False
-
-    def on_step(self, run):
-        if run.clock.step == STEPS:
-            until(lambda: [*self.folder.glob("*-step-0000000004/manifest.json")], "a checkpoint")
-            (self.folder / "filler").write_bytes(bytes(shutil.disk_usage(self.folder).free))
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system with room for 2 MiB."""
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], check=False).returncode:
-        pytest.skip("only root can mount a small file system")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
-def test_full_disk_keeps_earlier_checkpoint(pair, expected, small_disk, tmp_path):
-    with pytest.raises(WorkerLost):
-        fit(pair, tmp_path, Fault("kill", 1, 9, f"{tmp_path}/mark"), Fills(small_disk))
-    check_checkpoints(tmp_path, 2, 4)
-    (small_disk / "filler").unlink()
-    assert_alike(fit(pair, tmp_path), expected)
-    check_rows(tmp_path)

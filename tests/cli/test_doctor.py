@@ -10,6 +10,7 @@ import pytest
 from sparkdl.cli.commands import run
 
 
+@pytest.mark.slow
 def test_failures_end_with_1_and_their_names(job):
     code, printed = job("doctor", "--num_workers", 3, "--min_free_gb", 1e9)
     assert code == 1

@@ -198,14 +198,6 @@ def test_every_argument_is_a_key(nets, kind, capsys):
     ] == []
 
 
-def test_missing_arguments_keep_the_default(read, write):
-    estimator = {"class_path": "sparkdl.TorchRegressor", "init_args": {"model": "some_nets.Net"}}
-    result = read(write({"estimator": estimator})).estimator
-    assert type(result) is TorchRegressor
-    assert {param.name for param in result.extractParamMap() if result.isSet(param)} <= {"model", "labelCol"}
-    assert result.getStrategy() == AllReduce()
-
-
 def test_command_line_overrides_the_file(read, write):
     changes = {
         "--estimator.epochs": "7",

@@ -112,6 +112,7 @@ def test_zygotes_that_never_answer_end_a_fork(monkeypatch, program, what):
         fork("signal:pause")
 
 
+@pytest.mark.slow
 def test_process_with_threads_must_not_fork():
     script = (
         "import os, signal, threading; from sparkdl.cluster.preload import preload\n"

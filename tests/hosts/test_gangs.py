@@ -112,19 +112,6 @@ def test_run_survives(cluster, tmp_path, undisturbed, case):
     cluster.gang_gone()
 
 
-def test_run_survives_host_that_was_lost_before_it(cluster, tmp_path, undisturbed):
-    folder, host = tmp_path / "run", cluster.workers[0]
-    cluster.driver()
-    cluster.unplug(host)
-    found = cluster.driver().call(drivers.fit, folder).result()
-    assert_undisturbed(found, undisturbed, folder, [*range(1, LAST + 1)])
-    # Tasks that Spark sends there end when it gives up the host; if they are a gang's, they end the gang.
-    assert [kind for kind, *_ in found["failures"]] in ([], ["WorkerLost"])
-    assert host.name not in {line["host"] for rank in (0, 1) for line in logged(folder, rank)}
-    cluster.nothing_left(host)
-    cluster.gang_gone()
-
-
 def test_next_driver_resumes_after_a_kill_and_loads_the_model_of_a_fit(cluster, tmp_path, undisturbed):
     folder, model = tmp_path / "run", tmp_path / "model"
     expected = cluster.driver().call(drivers.regress, tmp_path / "fit", model).result()

@@ -132,6 +132,7 @@ class KillsOnce:
         return [each["rank"] for each in world.all_gather_json("ranks", {"rank": world.rank})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("daemon", [False, True], ids=["worker", "daemon"])
 def test_gang_survives_killed_worker_and_daemon(spark, tmp_path, daemon):
     supervisor = Supervisor(SparkCluster(spark, 2), back_off=0)

@@ -7,9 +7,9 @@
 A stage writes its files under unique names, and last its own file in the ledger, which names them. So nothing refers to
 the files of a killed stage, and the next run repeats the stage.
 
-Of two runs of a date the later one takes over, such as a restarted driver while the first still hangs. The earlier one
-notices at the end of its stage, or when it saves a checkpoint, and ends. Checking and writing are not atomic, so a run
-may still write after the takeover. Its files are complete, and of the same rows and the same configuration.
+Of two runs of a date the later one takes over. The earlier one notices at the end of its stage, or when it saves a
+checkpoint, and ends. Checking and writing are not atomic, so a run may still write after the takeover. Its files are
+complete, and of the same rows and the same configuration.
 """
 
 from __future__ import annotations

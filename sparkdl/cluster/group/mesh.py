@@ -5,13 +5,11 @@ A grid of ``n_1 x ... x n_k`` workers numbers them row by row, so neighbours on 
     rank = (...((i_1 n_2 + i_2) n_3 + i_3)...) n_k + i_k,        the group along axis ``a`` varies only ``i_a``.
 
 The usual axes are ``replica``, ``shard``, ``stage`` and ``tensor``, in this order: the most frequent collectives then
-stay within a host. ``by_host`` has the workers of each host, whatever their number and the order of their ranks.
+stay within a host.
 
 ``open_axes`` and ``split`` are collectives: all workers of the gang call them at the same place with equal arguments,
 since ``dist.new_group`` demands it. A layout calls ``open_axes`` in ``place``, a strategy or reducer ``split`` when it
-attaches. Without such a call a gang has only the connections of ``World.group()``. Afterwards ``World.group(axis)``
-connects nothing, so it cannot hang. Rank 0 of a group is its lowest rank. NCCL and gloo serve subgroups as they serve
-the gang; the end of the gang destroys all.
+attaches. Afterwards ``World.group(axis)`` connects nothing, so it cannot hang. The end of the gang destroys all groups.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ class TaskResources(CheckedFields):
         profiles = _has_profiles(master)
         if device == "cuda" and gpus is None and offered and profiles and float(setting(spark, TASK_GPUS) or 0) != 1:
             requested = cls(cpus, 1.0)
-        if requested.is_default or requested._equals_setting(spark):
+        own_cpus, own_gpus = setting(spark, "spark.task.cpus") or 1, setting(spark, TASK_GPUS) or 0
+        if requested.cpus in (None, int(own_cpus)) and requested.gpus in (None, float(own_gpus)):
             return cls()
         if not profiles:
             raise InvalidInput(
@@ -76,10 +77,6 @@ class TaskResources(CheckedFields):
     def is_default(self) -> bool:
         """Whether the tasks request nothing of their own."""
         return self.cpus is None and self.gpus is None
-
-    def _equals_setting(self, spark: SparkSession) -> bool:
-        cpus, gpus = setting(spark, "spark.task.cpus") or 1, setting(spark, TASK_GPUS) or 0
-        return self.cpus in (None, int(cpus)) and self.gpus in (None, float(gpus))
 
     def profile(self, spark: SparkSession) -> ResourceProfile | None:
         """The resource profile of the stage, registered with Spark; None for the application's own.

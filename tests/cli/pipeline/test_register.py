@@ -123,8 +123,6 @@ def test_published_model_is_registered_once_and_served_without_spark(registering
     ("kind", "arguments", "text"),
     [
         ("pyspark.ml.feature.PCA", {"k": 1, "inputCol": "raw", "outputCol": "pca"}, "the stage PCA cannot be served"),
-        ("pyspark.ml.feature.Bucketizer", {"handleInvalid": "skip"}, "handleInvalid of Bucketizer is 'skip'"),
-        ("pyspark.ml.feature.IndexToString", {"inputCol": "prediction"}, "has no labels, and no StringIndexer adds"),
         (None, {"tracking_uri": "http://127.0.0.1:1"}, "MLflow does not answer at http://127.0.0.1:1"),
         (None, {"code_paths": ["/nowhere.py"]}, "code_paths has '/nowhere.py', which does not exist"),
     ],
