@@ -1,4 +1,4 @@
-"""Drivers that are killed or stopped, and two runs on one cluster."""
+"""Drivers that are killed or stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ import pytest
 
 from benchmarks.hosts import ended, until
 from sparkdl.cluster.local import LocalCluster
-from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import WorkerLost
 from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, fit, logged
 from tests.faults import Fault
 from tests.sessions import ROOT, command
@@ -83,20 +80,3 @@ def test_zombie_driver_is_fenced(pair, expected, tmp_path):
     late = [path.parent.name for path in (tmp_path / "checkpoints").glob("attempt-0000-*/manifest.json")]
     # The commit whose fence was checked before attempt 1 began may finish, and no later one.
     assert all(name.endswith(("step-0000000002", "step-0000000004")) for name in late)
-
-
-def test_two_runs_share_one_cluster(pair, expected, tmp_path):
-    """They take turns; a worker that one loses does not concern the other."""
-    supervisors = [Supervisor(pair, back_off=0, heartbeat_timeout=3) for _ in range(2)]
-    faults = [Fault("kill", 1, 5, f"{tmp_path}/one"), Fault("stop", 0, 3, f"{tmp_path}/two")]
-    folders = [tmp_path / "first", tmp_path / "second"]
-    for folder in folders:
-        folder.mkdir()
-    with ThreadPoolExecutor(2) as threads:
-        runs = [threads.submit(fit, *args) for args in zip(supervisors, folders, faults, strict=True)]
-        for run in runs:
-            assert_alike(run.result(), expected)
-    for supervisor, folder in zip(supervisors, folders, strict=True):
-        assert [type(failure) for failure in supervisor.failures] == [WorkerLost]
-        check_rows(folder)
-        check_checkpoints(folder)

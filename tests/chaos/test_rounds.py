@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import shutil
 import signal
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hosts import LONG, until
+from benchmarks.hosts import LONG
 from sparkdl.errors import InvalidInput
 from tests.faults import Fault, flip
 from tests.faults.rounds import DRIVER, PARTS, ROUNDS, assert_undisturbed, calls, checkpoints, locally, rows, run, saved
@@ -101,23 +100,6 @@ def test_same_command_resumes_after_driver_was_killed_in_every_round(forks, quie
     assert_undisturbed(json.loads((tmp_path / "result").read_text()), quiet, tmp_path)
     # A committed round is not run again, even if the driver was killed right after the commit.
     assert runs_of_rounds(tmp_path) == [8, 8, 8, 4, 4, 7]
-
-
-def test_zombie_driver_is_fenced(forks, pair, quiet, tmp_path):
-    """A driver stops before it saves a round; another one resumes; in the middle of that the first one wakes up."""
-    with driver(forks, tmp_path, faults(tmp_path, ("stop", "apply", 2, DRIVER))) as zombie:
-        until(lambda: " T " in Path(f"/proc/{zombie.pid}/stat").read_text(), "a driver that is stopped")
-
-        def wake(row):
-            if row["round"] == 3:
-                os.kill(zombie.pid, signal.SIGCONT)
-                zombie.join(LONG)
-
-        result = run(pair, rows(), tmp_path, listener=wake)
-        assert zombie.exitcode == 1
-    assert json.loads((tmp_path / "result").read_text())["error"].startswith("Fenced: attempt 0 may not commit")
-    assert result == quiet
-    assert runs_of_rounds(tmp_path) == [4, 4, 8, 4, 4, 4]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkValueError
 from sparkdl.cli import app, report
 from sparkdl.cli.__main__ import main
 from sparkdl.cli.commands import COMMANDS, run
+from sparkdl.cli.exit_codes import Superseded
 from sparkdl.cluster.shutdown import stop_requested
 from sparkdl.errors import ErrorContext, InvalidInput, Stopped, WorkerFailed, WorkerLost
 from tests.sessions import ROOT
@@ -97,6 +98,7 @@ def ending(error):
     [
         (None, 0, ""),
         (InvalidInput("epochs is 0."), 2, "error: epochs is 0.\n"),
+        (Superseded("another run has taken over."), 5, "error: another run has taken over.\n"),
         (
             WorkerFailed("it broke", place=ErrorContext(rank=1), trace="the traceback"),
             1,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pytest
 from torch import nn
 
@@ -95,23 +94,12 @@ def test_parameters_of_a_module_or_factory_count_in_the_dtype_of_the_training(ca
     assert row.split()[1] == f"{(1000 + 2) * size / 1e6:.3f}"
 
 
-def test_explanation_takes_integers_of_numpy_and_has_no_efficiency_without_compute():
-    explained = AllReduce().explain(nn.Linear(99, 10), np.int64(1), 100.0, 0.001)
-    assert explained == AllReduce().explain(nn.Linear(99, 10), 1, 100.0, 0.001)
-    assert str(explained).splitlines()[0] == "AllReduce(), 1 worker"
-    assert str(explained).splitlines()[-1].split() == ["efficiency", "-"]
-
-
-def test_each_row_names_its_steps_and_one_worker_is_singular(planned):
-    words = ("--model", "torch.nn.Linear", "--model.in_features", 8, "--model.out_features", 8, "--workers", 1, *LINK)
-    code, (first, _, *rows), _ = planned(*words)
+def test_model_alone_and_workers_that_share_hosts(planned):
+    words = ("--model", "torch.nn.Linear", "--model.in_features", 8, "--model.out_features", 8, *LINK, "--workers")
+    code, (first, _, *rows), _ = planned(*words, 1)
     assert (code, first.partition(",")[0]) == (0, "1 worker")
     assert len([row for row in rows if "(every=8)" in row]) == 3
-
-
-def test_model_alone_and_workers_that_share_hosts(planned):
-    words = ("--model", "torch.nn.Linear", "--model.in_features", 8, "--model.out_features", 8, "--workers", 4, *LINK)
-    separate, shared = (planned(*words, "--workers_per_host", number) for number in (1, 4))
+    separate, shared = (planned(*words, 4, "--workers_per_host", number) for number in (1, 4))
     assert separate[1][0].startswith("4 workers, 1 on each host")
     assert shared[1][0].startswith("4 workers, 4 on each host")
     seconds = [float(lines[-1].split()[-2]) for _, lines, _ in (separate, shared)]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -92,6 +93,10 @@ class TestLocalCluster(ClusterContract, MapReduceContract, LossContract):
         after = pids(cluster)
         assert before[rank] not in after
         assert living(before) == [pid for pid in before if pid in after]
+
+    def test_gangs_of_two_threads_take_turns(self, cluster):
+        with ThreadPoolExecutor(2) as threads:
+            assert [*threads.map(lambda _: cluster.gang(work.total), range(2))] == [[(3.0, 3.0)] * 2] * 2
 
     def test_shards_of_several_shapes_raise(self, cluster):
         tables = [pa.table({"x": [[0.0] * (2 + rank % 2)]}) for rank in range(cluster.size)]

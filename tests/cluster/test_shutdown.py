@@ -28,15 +28,6 @@ def forget():
     forget_stop()
 
 
-def test_first_reason_counts_until_forgotten():
-    assert stop_requested() is None
-    request_stop("maintenance")
-    request_stop("another")
-    assert stop_requested() == "maintenance"
-    forget_stop()
-    assert stop_requested() is None
-
-
 def test_pause_ends_with_request(monkeypatch):
     pause(0)
     monkeypatch.setattr(shutdown.time, "sleep", lambda seconds: request_stop("maintenance"))

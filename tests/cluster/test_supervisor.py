@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from sparkdl.cluster.cancellation import CancellationToken
@@ -131,13 +130,3 @@ def test_error_at_same_step_or_everywhere_before_first_is_raised(step, attempts)
     with pytest.raises(WorkerFailed, match="the milk is sour"):
         supervisor.gang(work.Fails(0, ValueError("the milk is sour"), step=step))
     assert [error.attempt for error in supervisor.failures] == attempts
-
-
-def test_second_attempt_gets_data_again():
-    def rows(world, shard):
-        world.clock.step = 1
-        if world.attempt == 0:
-            raise LookupError("no such sample")
-        return shard.rows
-
-    assert Supervisor(InlineCluster(), back_off=0).gang(rows, {"x": np.arange(8.0)}, ["x"]) == [8]

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from torch import Tensor, nn
 
 from benchmarks.hosts import until
-from sparkdl import TorchClassifier, TorchModel
+from sparkdl import TorchClassifier
 from sparkdl.cli.commands import run
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.shutdown import TERMINATED, stoppable
@@ -40,7 +40,6 @@ from tests.chaos import runs
 from tests.contracts import work
 from tests.faults import Fault, rounds
 from tests.faults.fault import executor_of
-from tests.ml import rows
 from tests.sessions import frame
 
 SILENCE = 5.0
@@ -81,18 +80,6 @@ def fit(folder: str, *fault: Any) -> Any:
         "history": repr(runs.untimed(trained[0].history)),
         "failures": [[type(error).__name__, error.rank, error.host, str(error)] for error in supervisor.failures],
     }
-
-
-def regress(run: str, model: str) -> list[float]:
-    """Train a regressor and save its model: the predictions."""
-    rows.regressor(runDir=run, batchSize=40).fit(frame(rows.ARRAYS)).save(model)
-    return predict(model)
-
-
-def predict(model: str) -> list[float]:
-    """The predictions of a saved model."""
-    scored = TorchModel.load(model).transform(frame(rows.ARRAYS)).orderBy("row")
-    return [row.prediction for row in scored.select("prediction").collect()]
 
 
 def run_rounds(

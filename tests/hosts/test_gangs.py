@@ -10,7 +10,6 @@ import pytest
 from benchmarks.hosts import ended, until
 from tests.chaos.runs import STEPS, check_checkpoints, check_rows, logged
 from tests.hosts import drivers
-from tests.ml.rows import ROWS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -112,10 +111,8 @@ def test_run_survives(cluster, tmp_path, undisturbed, case):
     cluster.gang_gone()
 
 
-def test_next_driver_resumes_after_a_kill_and_loads_the_model_of_a_fit(cluster, tmp_path, undisturbed):
-    folder, model = tmp_path / "run", tmp_path / "model"
-    expected = cluster.driver().call(drivers.regress, tmp_path / "fit", model).result()
-    assert len(expected) == ROWS
+def test_next_driver_resumes_after_a_kill(cluster, tmp_path, undisturbed):
+    folder = tmp_path / "run"
     driver, _, pid = start(cluster, folder, 1)
     driver.kill()
     cluster.nothing_left()
@@ -124,4 +121,3 @@ def test_next_driver_resumes_after_a_kill_and_loads_the_model_of_a_fit(cluster, 
     assert found["failures"] == []
     assert_undisturbed(found, undisturbed, folder)
     cluster.gang_gone()
-    assert cluster.driver().call(drivers.predict, model).result() == expected

@@ -29,7 +29,7 @@ from sparkdl.telemetry.event import Event
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
-from tests.contracts.strategy_contract import SAMPLE, Case, SynchronousContract, numbers
+from tests.contracts.strategy_contract import CASES, Case, assert_equal, numbers, single_process, together
 from tests.sessions import frame, session
 
 pytestmark = pytest.mark.timeout(240)
@@ -48,14 +48,13 @@ class TestSparkCluster(ClusterContract):
 
 
 @pytest.mark.slow
-class TestAllReduceOnSpark(SynchronousContract):
-    cases = SAMPLE
-
-    def make_data(self, arrays):
-        return frame(arrays)
-
-    def make_shards(self, shards):
-        pytest.skip("Spark divides the rows itself")
+def test_training_on_spark_is_single_process(cluster):
+    case = CASES["three pieces, class weights"]
+    training = case.training(AllReduce())
+    workers = cluster.gang(work.Fit(training), frame(numbers()), case.columns())
+    expected = single_process(training, numbers(), case.columns(), together(workers))
+    for worker in workers:
+        assert_equal(worker["parameters"], expected, case.tolerance)
 
 
 @dataclass(frozen=True)

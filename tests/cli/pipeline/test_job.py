@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from typing import Any
@@ -250,35 +249,6 @@ def test_sigkill_in_training_resumes_from_the_checkpoint(small):
     assert trained[-1] == 3
 
 
-def interrupt(monkeypatch, place, run, *, after=False):
-    """Call ``run`` once, before or after a stage that is reached for the first time."""
-    whole, calls = getattr(PipelineRun, place), []
-
-    @functools.wraps(whole)
-    def interrupted(self: PipelineRun, *arguments: Any) -> Any:
-        calls.append(place)
-        if len(calls) > 1:
-            return whole(self, *arguments)
-        result = whole(self, *arguments) if after else None
-        run()
-        return result or whole(self, *arguments)
-
-    monkeypatch.setattr(PipelineRun, place, interrupted)
-
-
-def test_later_run_of_a_date_takes_over(small, monkeypatch):
-    """The second one in the training of the first, the third one in the scoring of the second."""
-    found = []
-    interrupt(monkeypatch, "train", lambda: found.append(small.run()))
-    interrupt(monkeypatch, "score_rows", lambda: found.append(small.run()))
-    found.append(small.run())
-    assert [code for code, _ in found] == [0, 5, 5]
-    for _, printed in found[1:]:
-        assert "another run of this date has taken over" in printed
-    assert small.done()["passed"]
-    assert small.versions.current() == small.done()["version"]
-
-
 def test_later_date_in_the_gate_of_an_older_one_stays_in_use_without_force(small, store, monkeypatch):
     """The later date publishes first. The gate compares with its model; only force replaces it."""
     small.keys = {"register": {"name": "week", "tracking_uri": store}}
@@ -288,7 +258,16 @@ def test_later_date_in_the_gate_of_an_older_one_stays_in_use_without_force(small
         version = mlflow.get_model_version_by_alias("week", "champion")
         return version.tags["sparkdl.pipeline.version"]
 
-    interrupt(monkeypatch, "evaluate", lambda: found.append(small.run("--gate.margin", 1, date=NEXT)), after=True)
+    whole, calls = PipelineRun.evaluate, []
+
+    def interrupted(self: PipelineRun, *arguments: Any) -> Any:
+        calls.append(self)
+        first, result = len(calls) == 1, whole(self, *arguments)
+        if first:
+            found.append(small.run("--gate.margin", 1, date=NEXT))
+        return result
+
+    monkeypatch.setattr(PipelineRun, "evaluate", interrupted)
     code, printed = small.run("--gate.margin", 1)
     ((other, early),) = found
     assert f"{5 * ROWS - ROWS} training rows, {2 * ROWS} validation rows" in early  # the day after is left out
