@@ -51,17 +51,7 @@ _NCCL_ERRORS = {
 
 @dataclass(frozen=True)
 class RendezvousSpec:
-    """The arguments of a worker's rendezvous.
-
-    Attributes:
-        run: an id that is unique to the gang.
-        attempt: the attempt's number within the run.
-        address: an address of this host that the other workers can dial.
-        timeout: seconds until a collective, or the wait for a worker, fails.
-        device: ``"cpu"`` or ``"cuda"``.
-        backend: ``"nccl"``, ``"gloo"`` or ``"auto"``.
-        gpus: addresses of the GPUs that the cluster assigned to this worker; None if it assigns none.
-    """
+    """The arguments of a worker's rendezvous: an address that the others can dial, and fields of ``WorkerTask``."""
 
     rank: int
     size: int

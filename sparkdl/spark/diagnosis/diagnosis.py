@@ -57,15 +57,9 @@ _HOLD, _START = 1.0, 0.02
 
 @dataclass
 class Diagnosis:
-    """The checks of one session.
+    """The checks of one session; the other attributes are the arguments of ``sparkdl doctor``.
 
     Attributes:
-        spark: the session.
-        num_workers: of the gangs that will run; None for all slots.
-        allow_unencrypted: accept that sparkdl encrypts nothing while Spark does.
-        min_free_gb: GB that each local directory needs.
-        timeout: seconds until workers that do not answer each other fail.
-        resource_timeout: seconds to wait for executors, and again until their Python has loaded torch.
         run_directory: a probe of the run directory on an executor, true if it is shared; None without one.
     """
 
