@@ -45,7 +45,8 @@ def saved(tmp_path):
     """The path of a saved model that is fitted to nothing."""
 
     def saved(factory, kind):
-        TorchModel(factory=factory, weights=pack(factory()), kind=kind).save(str(tmp_path / "model"))
+        model = TorchModel(factory=factory, weights=pack(factory()), kind=kind)
+        model.write().overwrite().save(str(tmp_path / "model"))
         return str(tmp_path / "model")
 
     return saved

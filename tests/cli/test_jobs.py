@@ -306,7 +306,6 @@ def test_unknown_key_in_the_file(refused, write, key, name, words):
         ({}, "--estimator.epochs 0", "epochs is 0"),
         ({}, "--estimator.featuresCol a --estimator.inputCols [b]", "only one of them"),
         ({}, "--estimator sparkdl.ml.estimator.DistributedEstimator", "estimator has no class_path"),
-        ({}, "--estimator.class_path sparkdl.TorchEstimator", "validationIndicatorCol"),
     ],
 )
 def test_mistake_ends_the_command_before_spark_starts(refused, write, changes, arguments, words):
