@@ -90,7 +90,6 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
         self._check()
 
     def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
-        """A copy with the same uid, and copies of its members."""
         copied = super().copy(extra)
         copied.models = [model.copy(extra) for model in self.models]
         return copied
@@ -98,17 +97,14 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
     saved_fields: ClassVar[tuple[str, ...]] = ("rule", "weights", "intercept", "numClasses", "history", "report")
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """The fields, and the number of members."""
         written, fields = super().saved()
         return written, fields | {"members": len(self.models)}
 
     def parts(self) -> dict[str, Params]:
-        """The members."""
         return numbered("members", self.models)
 
     @classmethod
     def restored(cls, saved: Saved) -> EnsembleModel:
-        """The model without its Params."""
         fields = {name: saved.fields[name] for name in cls.saved_fields}
         return cls(saved.numbered("members", saved.fields["members"]), **fields)
 
@@ -135,7 +131,7 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
             if scorer is None:
                 raise InvalidInput("the members read different columns; the loss expects members that read the same.")
             joint = TorchModel(factory=scorer.factory, weights=b"", precision=scorer.precision)
-            joint.evaluated = first.evaluated
+            joint.evaluated, joint._trust = first.evaluated, first._trust
             return evaluate(first._copyValues(joint), dataset, label)
         labels = sorted({name for name in (column(model, "labelCol") for model in self.models) if name})
         if label is None and len(labels) != 1:

@@ -16,7 +16,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from sparkdl.data.columns import Columns, InputColumn, listed
 from sparkdl.data.transforms import AssembledInputs, Collate
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.checkpointing import IDENTITY, previous_workers
 from sparkdl.ml.column_params import check_arguments
 from sparkdl.ml.derived_columns.label_columns import check_label_type, target_columns, valid_labels
 from sparkdl.ml.derived_columns.rows import DerivedColumns
@@ -31,7 +30,7 @@ from sparkdl.ml.persistence.describe import Describer
 from sparkdl.ml.persistence.nested_params import aliases
 from sparkdl.ml.persistence.reader_writer import Saveable
 from sparkdl.ml.rounds_fit import fit_rounds
-from sparkdl.ml.run import Run
+from sparkdl.ml.run import IDENTITY, Run, previous_workers
 from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
@@ -49,6 +48,7 @@ from sparkdl.training.monitored_value import check_monitor
 from sparkdl.training.objective import ModelFactory, Objective, OutputKind
 from sparkdl.training.optimizers import optimizer_factory
 from sparkdl.training.strategies import Strategy
+from sparkdl.training.strategies.allreduce import AllReduce
 
 logger = logging.getLogger(__name__)
 
@@ -245,17 +245,18 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         return objective
 
     def training(self) -> Training:
-        """The settings of a worker's training loop, from the Params.
+        """The settings of a worker's training loop, from the Params; an algorithm of rounds is no part of them.
 
         Raises:
             InvalidInput: a Param is missing or has an invalid value.
         """
+        strategy = self.getStrategy()
         return Training(
             self.objective(),
             self.getBatchSize(),
             self.getEpochs(),
             self.getSeed(),
-            cast(Strategy, self.getStrategy()),
+            AllReduce() if is_algorithm(strategy) else cast(Strategy, strategy),
             Replicated(self.getSyncBatchNorm()),
             micro_batches=self.getMicroBatches(),
             measured=self.getTelemetry(),

@@ -74,6 +74,25 @@ def test_members_of_any_library_are_saved_in_a_pipeline(data, tmp_path):
         EnsembleModel.load(ensemble)
 
 
+def absolute(output, target):
+    return (output - target).abs()
+
+
+def test_loss_of_loaded_members_needs_the_trust_of_their_load(data, tmp_path):
+    model, path = EnsembleModel([member(nets.Autoencoder, "estimator")], rule="mean"), str(tmp_path / "model")
+    model.models[0].setLabelCol("x").evaluated = {"loss": absolute, "metrics": {}}
+    model.save(path)
+    expected, modules = model.evaluate(data), data.sparkSession.conf.get("spark.sparkdl.modules")
+    assert EnsembleModel.load(path).evaluate(data) == expected
+    data.sparkSession.conf.set("spark.sparkdl.modules", "tests.ml")
+    try:
+        loaded = EnsembleModel.load(path)
+    finally:
+        data.sparkSession.conf.set("spark.sparkdl.modules", modules)
+    with pytest.raises(InvalidInput, match=r"names tests\.ensembles\.test_persistence"):
+        loaded.evaluate(data)
+
+
 def in_pipeline(last, kind=PipelineModel):
     """A stage of this library in a pipeline within a pipeline."""
     assembler = VectorAssembler(inputCols=["label"], outputCol="assembled")

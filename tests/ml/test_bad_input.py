@@ -11,7 +11,7 @@ import pytest
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
 from torch import Tensor, nn
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy
 
 from sparkdl import LBFGS, ConsensusADMM, FederatedAveraging, ParallelSGD, TorchClassifier
 from sparkdl.errors import InvalidInput, WorkerFailed
@@ -67,6 +67,28 @@ MISTAKES = {
         ["'features'", "1 null", "na.drop()"],
         rows=[Row(features=Vectors.dense(row.features) if row.label else None, label=row.label) for row in ROWS[1:5]],
     ),
+    "null label": Mistake(
+        ["'label'", "1 null", "na.drop()"],
+        {"multiLabel": True},
+        [Row(features=row.features, label=Vectors.dense(1, 0, 1) if row.label else None) for row in ROWS[1:5]],
+    ),
+    "null weight": Mistake(
+        ["'weight'", "1 null", "na.drop()"],
+        {"weightCol": "weight"},
+        [Row(**row.asDict(), weight=1.0 if row.label else None) for row in ROWS[1:5]],
+    ),
+    "one-hot label": Mistake(
+        ["class indices", "F.array_position("],
+        rows=[Row(features=row.features, label=Vectors.dense(*(row.label == at for at in range(3)))) for row in ROWS],
+    ),
+    "one score": Mistake(
+        ["CrossEntropyLoss", "BCEWithLogitsLoss"],
+        {"model": nets.column},
+        [Row(features=row.features, label=row.label % 2) for row in ROWS],
+    ),
+    "metric of one score": Mistake(
+        ["the metric 'auc' raised", "use MulticlassAUROC(num_classes=3)"], {"metrics": {"auc": BinaryAUROC()}}
+    ),
     "label above numClasses": Mistake(
         ["'label' holds 7", "from 0 to 2", "StringIndexer"], {"numClasses": 3}, changed(label=7)
     ),
@@ -98,7 +120,8 @@ MISTAKES = {
     ),
 }
 ROUNDS = {"strategy": ParallelSGD(rounds=1, shard_batch_size=20)}
-SAME = ("null", "label above the model's classes", "module without executors", "too few inputs")
+SAME = ("null", "one-hot label", "one score", "metric of one score")
+SAME += ("label above the model's classes", "module without executors", "too few inputs")
 IN_ROUNDS = {name: MISTAKES[name] for name in SAME} | {
     "NaN loss": Mistake(["round 1", "the loss is not finite", "maxGradNorm"], {"loss": exploding}),
     "failing model": MISTAKES["failing model"]._replace(message=["round 1", "LookupError: no such sample"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import partial
 
@@ -127,6 +128,18 @@ def test_loss_of_an_estimator_equals_that_of_its_validation(spark, tmp_path):
         found = one.evaluate(held)
         assert (found.loss, found.metrics["mae"]) == pytest.approx((last["valid_loss"], last["valid_mae"]), rel=1e-6)
         assert found.rows == 10
+    (part,) = (tmp_path / "model/metadata").glob("part-*")
+    part.with_name(f".{part.name}.crc").unlink()
+    whole, touch = json.loads(part.read_text()), ["touch", str(tmp_path / "pwned")]
+    for forged in (
+        {"dict": {"loss": {"partial": "os:system", "args": [{"value": " ".join(touch)}], "kwargs": {}}}},
+        {"dict": {"loss": {"make": "subprocess:Popen", "kwargs": {"args": {"value": touch}}}}},
+        {"loss": "os:system", "metrics": {}},
+    ):
+        part.write_text(json.dumps(whole | {"sparkdl": whole["sparkdl"] | {"evaluated": forged}}))
+        with pytest.raises(InvalidInput, match=r"names (os|subprocess)[.:]|loss is 'os:system'"):
+            TorchModel.load(str(tmp_path / "model")).evaluate(held)
+    assert not (tmp_path / "pwned").exists()
     with pytest.raises(InvalidInput, match="there is no label column 'gone'"):
         model.copy({model.labelCol: "gone"}).evaluate(rows)
     model.evaluated = {"loss": lambda output, target: (output - target) ** 2, "metrics": {}}

@@ -36,87 +36,49 @@ from sparkdl.training.optimizers import optimizer_factory
 from tests.ml import nets
 from tests.ml.rows import Steps
 
-# name: (default, another value, which can be saved by name)
-PARAMS: dict[str, tuple[Any, Any]] = {
-    "modelArgs": ({}, {"outputs": 2}),
-    "assembleInputs": (False, True),
-    "optimizer": ("adam", "sgd"),
-    "learningRate": (None, 0.5),
-    "optimizerArgs": ({}, {"momentum": 0.9}),
-    "scheduler": (None, partial(torch.optim.lr_scheduler.StepLR, step_size=3)),
-    "metrics": ({}, {"error": torchmetrics.MeanSquaredError(squared=False)}),
-    "inputCols": (["features"], ["a"]),
-    "columnSpecs": ([], [InputColumn("a", "int64")]),
-    "collate": (None, nets.mlp),
-    "thresholds": (None, [0.25, 0.75]),
-    "labelCol": ("label", "y"),
-    "weightCol": (None, "w"),
-    "validationIndicatorCol": (None, "valid"),
-    "validationFraction": (None, 0.25),
-    "classWeights": (None, "balanced"),
-    "idCol": (None, "id"),
-    "predictionCol": ("prediction", "p"),
-    "rawPredictionCol": ("rawPrediction", "raw"),
-    "probabilityCol": ("probability", "chances"),
-    "numWorkers": (None, 3),
-    "batchSize": (256, 64),
-    "dropLast": (False, True),
-    "schedulerInterval": ("epoch", "step"),
-    "epochs": (10, 5),
-    "seed": (0, 11),
-    "strategy": (AllReduce(), ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=LocalSGDSolver(batch_size=4))),
-    "device": ("cpu", "cuda"),
-    "precision": ("fp32", "fp64"),
-    "channelsLast": (False, True),
-    "compile": (None, "eager"),
-    "tf32": (False, True),
-    "cacheOnDevice": ("auto", "never"),
-    "syncBatchNorm": (False, True),
-    "maxGradNorm": (None, 0.5),
-    "microBatches": (1, 4),
-    "numClasses": (None, 7),
-    "multiLabel": (False, True),
-    "patience": (None, 2),
-    "monitor": (None, "valid_error"),
-    "monitorMode": ("auto", "min"),
-    "minDelta": (0.0, 0.25),
-    "keepBest": (None, True),
-    "augment": (None, nets.digits),
-    "callbacks": ([], [Steps("steps")]),
-    "replicaCheckInterval": (None, 100),
-    "trackers": ([], [TensorBoard("curves")]),
-    "runDir": (None, "/shared/runs/1"),
-    "backend": ("auto", "gloo"),
-    "taskCpus": (None, 4),
-    "taskGpus": (None, 0.5),
-    "resourceTimeout": (120.0, 7.5),
-    "collectiveTimeout": (600.0, 90.0),
-    "allowUnencrypted": (False, True),
-    "checkpointInterval": ("auto", "2 epochs"),
-    "maxRestarts": (3, 5),
-    "minWorkers": (None, 2),
-    "elasticTimeout": (300.0, 9.5),
-    "maxRounds": (None, 40),
-    "maxSeconds": (None, 60.0),
-    "telemetry": (True, False),
-    "logLevel": ("warning", "info"),
-}
-DEFAULTS = {name: default for name, (default, _) in PARAMS.items()}
-VALUES = {name: value for name, (_, value) in PARAMS.items()} | {
+# For each converter and each kind of value; all of them can be saved by name.
+VALUES: dict[str, Any] = {
     "model": nets.scores,
     "loss": nn.L1Loss(),
+    "modelArgs": {"outputs": 2},
+    "assembleInputs": True,
+    "optimizer": "sgd",
+    "learningRate": 0.5,
+    "optimizerArgs": {"momentum": 0.9},
+    "scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=3),
+    "metrics": {"error": torchmetrics.MeanSquaredError(squared=False)},
+    "inputCols": ["a"],
+    "columnSpecs": [InputColumn("a", "int64")],
+    "collate": nets.mlp,
+    "thresholds": [0.25, 0.75],
+    "labelCol": "y",
+    "validationFraction": 0.25,
+    "classWeights": "balanced",
+    "predictionCol": "p",
+    "numWorkers": 3,
+    "batchSize": 64,
+    "epochs": 5,
+    "seed": 11,
+    "strategy": ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=LocalSGDSolver(batch_size=4)),
+    "device": "cuda",
+    "precision": "fp64",
+    "maxGradNorm": 0.5,
+    "microBatches": 4,
+    "numClasses": 7,
+    "multiLabel": True,
+    "monitorMode": "min",
+    "augment": nets.digits,
+    "callbacks": [Steps("steps")],
+    "trackers": [TensorBoard("curves")],
+    "runDir": "/shared/runs/1",
+    "taskGpus": 0.5,
+    "checkpointInterval": "2 epochs",
+    "maxRestarts": 5,
+    "logLevel": "info",
 }
-MODEL_PARAMS = {
-    "device",
-    "inputCols",
-    "featuresCol",
-    "labelCol",
-    "columnSpecs",
-    "assembleInputs",
-    "collate",
-    "thresholds",
-}
-MODEL_PARAMS |= {"predictionCol", "rawPredictionCol", "probabilityCol"}
+DEFAULTS = {name: param.default for name, param in TorchEstimator.declared().items() if not param.required}
+MODEL_PARAMS = {"device", "inputCols", "featuresCol", "labelCol", "columnSpecs", "assembleInputs", "collate"}
+MODEL_PARAMS |= {"thresholds", "predictionCol", "rawPredictionCol", "probabilityCol"}
 
 
 def value_of(instance: Any, name: str) -> Any:
@@ -154,10 +116,9 @@ def test_defaults(make):
     instance = make()
     assert {param.name for param in instance.params if not instance.hasDefault(param)} == REQUIRED[type(instance)]
     assert not any(instance.isSet(param) for param in instance.params)
-    defaults = DEFAULTS | {"featuresCol": "features"}
-    names = MODEL_PARAMS if make is trained else {*defaults}
+    names = MODEL_PARAMS if make is trained else {*DEFAULTS}
     assert {param.name for param in instance.params} - {"model", "loss"} == names
-    assert {name: value_of(instance, name) for name in names} == {name: defaults[name] for name in names}
+    assert {name: value_of(instance, name) for name in names} == {name: DEFAULTS[name] for name in names}
     if make is not trained:
         optimizer = optimizer_factory(instance.getOptimizer(), None, {})([nn.Parameter(torch.zeros(1))])
         assert (type(optimizer), optimizer.defaults["lr"]) == (torch.optim.Adam, 1e-3)
@@ -361,7 +322,7 @@ def test_path_of_run_becomes_text(make):
 def test_training_settings():
     training = TorchRegressor(**VALUES | {"numClasses": None, "multiLabel": False}).training()
     assert (training.batch_size, training.epochs, training.seed, training.micro_batches) == (64, 5, 11, 4)
-    assert (training.strategy, training.augment) == (VALUES["strategy"], nets.digits)
+    assert (training.strategy, training.augment) == (AllReduce(), nets.digits)  # VALUES have an algorithm of rounds
     assert training.collate == AssembledInputs(nets.mlp, "float64")
     objective = training.objective
     assert same(objective.model, partial(nets.scores, outputs=2))
