@@ -5,11 +5,6 @@
     Stacking    a meta model learns from out-of-fold predictions of several bases     stacking.py
     BestOf      cross-validation chooses one of several candidates                    best_of.py
 
-Each ensemble lists its members as ``Member`` objects: an estimator and its rows. ``fit_members`` trains them. PyTorch
-bases with one worker train in Spark tasks, all members in one job (``members/task_fits.py``). The driver fits all
-other bases, ``parallelism`` at a time (``members/driver_fits.py``). With a ``runDir``, finished members are stored and
-never trained again (``members/store.py``).
-
-A member's rows depend on its seed and the row ids alone (``resampling/bootstrap.py``), never on partitions or task
-order. Training a member again therefore gives bit-identical weights.
+Each ensemble lists its members as ``Member`` objects, an estimator and its rows. ``fit_members`` trains PyTorch bases
+with one worker in Spark tasks, and all others on the driver. With a ``runDir``, finished members are stored.
 """

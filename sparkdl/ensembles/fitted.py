@@ -28,12 +28,6 @@ class FittedEnsemble(LabelParams, Saveable, Model):
     report: Report
 
     @property
-    def writer(self) -> Any:
-        """The model whose output columns ``transform`` writes."""
-        inner = getattr(self, "meta", getattr(self, "bestModel", None))
-        return self if inner is None else writer_of(inner)
-
-    @property
     def summary(self) -> TrainingSummary:
         """Members or candidates, seconds, rows if they are known, and the metrics of the fit.
 
@@ -68,7 +62,7 @@ class FittedEnsemble(LabelParams, Saveable, Model):
         Raises:
             InvalidInput: the data has no named columns.
         """
-        names = [column(self.writer, name) for name in (*_OUTPUTS, "disagreementCol")]
+        names = [column(writer_of(self), name) for name in (*_OUTPUTS, "disagreementCol")]
         return predict_on_spark(data, self.transform, names)
 
     def _measured(self, dataset: DataFrame, label: Any) -> Metrics:
@@ -87,14 +81,15 @@ def evaluate(model: Any, dataset: DataFrame, label: str | list[str] | None = Non
 
 def writer_of(model: Any) -> Any:
     """The model whose output columns any fitted model writes."""
-    last = leaf(model)
-    return last.writer if isinstance(last, FittedEnsemble) else last
+    last: Any = leaf(model)
+    inner = getattr(last, "meta", getattr(last, "bestModel", None)) if isinstance(last, FittedEnsemble) else None
+    return last if inner is None else writer_of(inner)
 
 
 def output_columns(model: Any) -> OutputColumns:
     """The names of a model's output columns, and the label that it ignores; an ensemble has those of its members."""
-    prediction, probability, raw = (column(writer_of(model), name) for name in _OUTPUTS)
     member = writer_of(model)
+    prediction, probability, raw = (column(member, name) for name in _OUTPUTS)
     while isinstance(member, FittedEnsemble):
         member = writer_of(member.models[0])  # type: ignore[attr-defined]
     return OutputColumns(str(prediction), probability, raw, getattr(member, "ignoredLabel", IGNORED))

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from sparkdl.ensembles.base_learner import changed
 from sparkdl.ensembles.members.member import Member, Models
-from sparkdl.ensembles.resampling.bootstrap import LeaveFoldOut, fold_column, member_seed
+from sparkdl.ensembles.resampling.bootstrap import AllRows, LeaveFoldOut, fold_column, member_seed
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Seed, Several
 from sparkdl.spark.columns import ROW_ID, col
@@ -56,15 +56,11 @@ class Folds(CheckedFields):
         """The member with its own index and seed."""
         index = self.index(base, fold)
         estimator = self.seeded(bases[base], index)
-        return Member(index, estimator) if fold is None else Member(index, estimator, self.without(fold))
+        return Member(index, estimator, AllRows() if fold is None else LeaveFoldOut(fold, self.count, self.seed))
 
     def seeded(self, base: Estimator[Any], index: int) -> Estimator[Any]:
         """A copy of a base with a member's seed; unchanged if the base has no seed."""
         return changed(base, seed=member_seed(self.seed, index))
-
-    def without(self, fold: int) -> LeaveFoldOut:
-        """All rows outside a fold."""
-        return LeaveFoldOut(fold, self.count, self.seed)
 
     def members(self, bases: Sequence[Estimator[Any]]) -> list[Member]:
         """The members of all folds, ordered by base."""

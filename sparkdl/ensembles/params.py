@@ -49,20 +49,17 @@ class EnsembleParams(MembersParams, Saveable):
         return {name: value for name, value in values.items() if params_in(value)}
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """The Params that hold estimators and evaluators; of a list, with its length."""
         return {}, {"params": {name: len(held) if isinstance(held, list) else 0 for name, held in self._held().items()}}
 
     def parts(self) -> dict[str, Params]:
-        """The estimators and evaluators."""
         named = [(f"params/{name}", held) for name, held in self._held().items()]
-        return {path: one for name, held in named for path, one in _paths(name, held).items()}
+        paths = [numbered(name, held) if isinstance(held, list) else {name: held} for name, held in named]
+        return {path: one for each in paths for path, one in each.items()}
 
     def params_in_parts(self) -> set[str]:
-        """Params that hold estimators or evaluators."""
         return set(self._held())
 
     def with_parts(self, saved: Saved) -> Any:
-        """The ensemble with its estimators and evaluators."""
         held: Any = saved.fields["params"]
         if isinstance(held, list):  # an earlier version saved all estimators in one list
             bases = saved.numbered("bases", saved.fields["bases"])
@@ -184,10 +181,6 @@ class SingleBaseParams(EnsembleParams):
         if not self.isDefined(self.base):
             raise InvalidInput(f"base is not set; expected an estimator, as {type(self).__name__}(base=...).")
         return self.getOrDefault(self.base)
-
-
-def _paths(name: str, held: Any) -> dict[str, Params]:
-    return numbered(name, held) if isinstance(held, list) else {name: held}
 
 
 def _row_id(dataset: DataFrame, name: str) -> Column:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from operator import and_
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.functions import vector_to_array
@@ -52,9 +52,11 @@ class Metrics:
     def __str__(self) -> str:
         return self.text()
 
+    _names: ClassVar[tuple[str, ...]] = ()
+
     def figures(self) -> dict[str, Any]:
         """The metrics as JSON values, the most important ones first."""
-        raise NotImplementedError
+        return {name: getattr(self, name) for name in self._names}
 
     def text(self) -> str:
         """The available metrics, a line each."""
@@ -73,6 +75,8 @@ class ClassifierMetrics(Metrics):
         ignored: number of rows, tokens or pixels left out: their label is the loss's ``ignore_index``, or of tokens no
             class.
     """
+
+    _names = ("accuracy", "macro_f1", "log_loss", "auc", "rows", "ignored")
 
     counts: Counts
     log_loss: float | None = None
@@ -111,11 +115,9 @@ class ClassifierMetrics(Metrics):
         """The metrics as JSON values; the confusion matrix has a row per label and a column per prediction."""
         indices = self._indices
         matrix = [[self.counts.get((label, prediction), 0) for prediction in indices] for label in indices]
-        names = ("accuracy", "macro_f1", "log_loss", "auc", "rows", "ignored")
-        return {name: getattr(self, name) for name in names} | {"confusion": {"classes": indices, "counts": matrix}}
+        return super().figures() | {"confusion": {"classes": indices, "counts": matrix}}
 
     def text(self) -> str:
-        """The available metrics and the confusion table."""
         metrics = {"macro F1": self.macro_f1, "log loss": self.log_loss, "AUC": self.auc}
         return self.scores(*(f"{name} {value:.4f}" for name, value in metrics.items() if value is not None))
 
@@ -145,6 +147,8 @@ class MultilabelMetrics(Metrics):
         micro_f1: the same of the counts of all labels together.
     """
 
+    _names = ("subset_accuracy", "micro_f1", "macro_f1", "accuracy", "f1", "rows")
+
     rows: int
     subset_accuracy: float
     accuracy: list[float]
@@ -155,11 +159,6 @@ class MultilabelMetrics(Metrics):
     def macro_f1(self) -> float:
         """Mean of ``f1`` over the labels."""
         return sum(self.f1) / len(self.f1)
-
-    def figures(self) -> dict[str, Any]:
-        """The metrics as JSON values."""
-        names = ("subset_accuracy", "micro_f1", "macro_f1", "accuracy", "f1", "rows")
-        return {name: getattr(self, name) for name in names}
 
     def text(self) -> str:
         """The metrics of all labels, and of each if they are few."""
@@ -181,17 +180,14 @@ class RegressorMetrics(Metrics):
         r2: 1 - squared error / squared deviation of the labels from their mean; None if all labels are equal.
     """
 
+    _names = ("rmse", "mae", "r2", "rows")
+
     rows: int
     rmse: float
     mae: float
     r2: float | None
 
-    def figures(self) -> dict[str, Any]:
-        """The metrics as JSON values."""
-        return {"rmse": self.rmse, "mae": self.mae, "r2": self.r2, "rows": self.rows}
-
     def text(self) -> str:
-        """The available metrics."""
         r2 = "" if self.r2 is None else f"\nR2 {self.r2:.4f}"
         return f"root mean squared error {self.rmse:.4g} ({self.rows} rows)\nmean absolute error {self.mae:.4g}{r2}"
 
@@ -211,7 +207,6 @@ class LossMetrics(Metrics):
     rows: int
 
     def figures(self) -> dict[str, Any]:
-        """The metrics as JSON values."""
         return {"loss": self.loss, **self.metrics, "rows": self.rows}
 
 

@@ -16,11 +16,10 @@ from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.cluster.protocol import Cluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.report import make_report
-from sparkdl.ml.run import Run
+from sparkdl.ml.run import IDENTITY, Run, own_checkpoints
 from sparkdl.training.spec import Trained
 
 

@@ -17,11 +17,11 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
-from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
 from sparkdl.ml.fit_monitor import Watch
 from sparkdl.ml.fit_spec import FitSpec, Fitted
 from sparkdl.ml.persistence.describe import describe
 from sparkdl.ml.report import rates, shares
+from sparkdl.ml.run import IDENTITY, own_checkpoints
 from sparkdl.rounds import Algorithm
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of

@@ -1,4 +1,4 @@
-"""The directory of a run.
+"""The directory of a run, and its checkpoints.
 
 runDir/config.json      the resolved configuration
 runDir/history.json     a row per epoch
@@ -14,10 +14,15 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from sparkdl.checkpoint.store import Checkpoints
+from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+
+IDENTITY = "checkpoints/identity"
+"""The file of the descriptions in a run's directory, for ``Run.save``."""
 
 _LONGEST = 100  # characters of a value in a message
 _MISSING = object()
@@ -81,3 +86,27 @@ class Run:
         if self.directory is not None:
             text = json.dumps(values, indent=2, default=str) + "\n"
             files.write(files.join(self.directory, f"{name}.json"), text.encode())
+
+
+def previous_workers(run: Run) -> int | None:
+    """The workers, or shards, of the newest checkpoint in a run's directory; None without one."""
+    return None if run.directory is None else _checkpoints(run, {}).world_size()
+
+
+def _checkpoints(run: Run, descriptions: Mapping[str, Any]) -> Checkpoints:
+    return Checkpoints(files.join(str(run.directory), "checkpoints"), run=identity(descriptions))
+
+
+def own_checkpoints(run: Run, descriptions: Mapping[str, Any]) -> Checkpoints:
+    """Open the checkpoints in a run's directory; raise ``InvalidInput`` with the differences if another run's."""
+    checkpoints, before = _checkpoints(run, descriptions), run.load(IDENTITY)
+    clauses = "; ".join(differences(before, descriptions)) if isinstance(before, dict) else ""
+    try:
+        checkpoints.attempts.check_owner()
+        newest = checkpoints.latest(verify=False)
+        if clauses and checkpoints.next_attempt():
+            raise InvalidInput(f"{checkpoints.folder.path} belongs to the run of other callbacks; take another runDir.")
+    except InvalidInput as error:
+        raise InvalidInput(f"{error.message} These differ: {clauses}." if clauses else error.message) from error
+    earlier = 0.0 if newest is None else newest[1].manifest.extra.get("seconds", 0.0)
+    return replace(checkpoints, began=checkpoints.began - earlier)

@@ -37,15 +37,15 @@ def test_members_are_numbered_by_base_and_fold_and_seeded(spark):
 @pytest.mark.parametrize("count", [2, 4])
 def test_each_row_is_held_out_once(spark, count):
     folds, rows = Folds(count, 3), rows_of(200)
-    counts = np.array([folds.without(fold).counts(IDS[:200]) for fold in range(count)])
+    counts = np.array([LeaveFoldOut(fold, count, 3).counts(IDS[:200]) for fold in range(count)])
     assert set(np.unique(counts)) == {0, 1}
     assert (counts.sum(0) == count - 1).all()
     assert (1 - counts).sum(1) == pytest.approx(200 / count, rel=0.2)
     for fold in range(count):
         held = sorted(row for (row,) in folds.held_out(rows, fold).collect())
         assert held == np.flatnonzero(counts[fold] == 0).tolist()
-    other = Folds(count, 2).without(0).counts(IDS)
-    assert (other == folds.without(0).counts(IDS)).mean() == pytest.approx(1 - 2 * (count - 1) / count**2, abs=0.06)
+    other, own = (LeaveFoldOut(0, count, seed).counts(IDS) for seed in (2, 3))
+    assert (other == own).mean() == pytest.approx(1 - 2 * (count - 1) / count**2, abs=0.06)
 
 
 def test_tally_counts_folds_and_classes(spark):

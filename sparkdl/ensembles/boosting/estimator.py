@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.base_learner import changed, check_one_class, column, kind_of, leaf, value_of
 from sparkdl.ensembles.boosting.gradient import GradientRounds, start_of
-from sparkdl.ensembles.boosting.protocol import Rounds
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
 from sparkdl.ensembles.declarations import BoostingParams
 from sparkdl.ensembles.members.fit import fit_members
@@ -31,6 +30,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.training.early_stopping import EarlyStopping
 from sparkdl.training.objective import OutputKind
 
+Rounds = GradientRounds | SammeRounds
 _RATES = {"classifier": 1.0, "regressor": 0.1}
 _MOST = {"classifier": 50, "regressor": 100}
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pyspark.ml import Model
 from pyspark.sql import Column, DataFrame
@@ -30,6 +31,21 @@ _MEMBERS_PER_JOB = 8  # members per job of a recovery
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class MemberResult:
+    """Result of evaluating a member.
+
+    Attributes:
+        weight: weight of the member in the ensemble; None if it is discarded.
+        row: history row.
+        stop_reason: stop reason; None if another member follows.
+    """
+
+    weight: float | None
+    row: dict[str, Any]
+    stop_reason: str | None = None
 
 
 class RunningSums:

@@ -26,8 +26,7 @@ from pyspark.ml import Model
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.boosting.protocol import MemberResult
-from sparkdl.ensembles.boosting.running_sums import SUM, TERM, RunningSums
+from sparkdl.ensembles.boosting.running_sums import SUM, TERM, MemberResult, RunningSums
 from sparkdl.ensembles.target import Target, not_finite
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import col

@@ -1,14 +1,7 @@
-"""Combination rules in torch: votes, mean or sum of the members' outputs.
+"""Combination rules in torch: votes, mean or sum of the members' outputs; ``model.py`` has the equations.
 
-With the output h_m of member m = 1 ... M, its weight a_m, and A = sum_m a_m. The probability p_m(k) of class k is the
-softmax of the scores h_m; for a single score it is 1 - sigmoid(h_m) and sigmoid(h_m).
-
-    soft    votes_k = sum_m a_m p_m(k)
-    hard    votes_k = sum_m a_m 1[k = argmax_j p_m(j)]
-    mean    h = sum_m a_m h_m / A
-    sum     h = intercept + sum_m a_m h_m
-
-The disagreement of numbers, or of arrays of D numbers d, is
+The probability p_m(k) of class k is the softmax of member m's scores; for a single score s it is 1 - sigmoid(s) and
+sigmoid(s). With A = sum_m a_m, the disagreement of arrays of D numbers d is
 
     sqrt(sum_m a_m (1 / D) sum_d (h_md - h_d)^2 / A)
 

@@ -1,6 +1,6 @@
 """Combination of any members in one pass: each adds hidden columns, which Spark expressions combine.
 
-``rules.py`` has the equations. A class unknown to a member gets the probability 0 from it. A null from a member counts
+``model.py`` has the equations. A class unknown to a member gets the probability 0 from it. A null from a member counts
 as NaN, and the ensemble's prediction is then NaN. The expressions are lazy and shuffle nothing.
 
 If each row has its own voters, a member counts on the rows that its column of ``with_voters`` marks, and on no others.

@@ -5,9 +5,8 @@ operation once for all members. This saves calls, which dominate small batches o
 are several times slower than sequential ones, so members with convolutions run one by one.
 
 Members also run one by one if vmap's results differ from theirs. A probe tests that once, on two rows with the shape
-and dtype of the data: sines of 1, 2, 3 ... for floating-point numbers, 0 and 1 in turn for integers, True for booleans.
-The choice therefore does not depend on the data and is the same in every Python worker. If vmap fails on a later batch,
-that batch runs one by one. The results of both ways are equal up to rounding.
+and dtype of the data, so that the choice does not depend on the data and is the same in every Python worker. If vmap
+fails on a later batch, that batch runs one by one. The results of both ways are equal up to rounding.
 """
 
 from __future__ import annotations

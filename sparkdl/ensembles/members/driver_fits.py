@@ -69,13 +69,8 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Mod
     store, indices = plan.store, [member.index for member in members]
     fitted = dict[int, tuple[Model, float]]()
     if store is not None:
-        load = partial(store.load, modules=modules_of(*(member.estimator for member in members)))
-        loaded = in_threads(rows.sparkSession, load, indices, plan.parallelism)
-        for index, outcome in zip(indices, loaded, strict=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            if outcome is not None:
-                fitted[index] = outcome
+        modules = modules_of(*(member.estimator for member in members))
+        fitted = {index: loaded for index in indices if (loaded := store.load(index, modules)) is not None}
     restored = sorted(fitted)
     plan.expect(len(members), restored)
     missing = [member for member in members if member.index not in fitted]
@@ -168,14 +163,10 @@ def _repeated(frame: DataFrame, base: Params) -> DataFrame:
 
 def takes_weights(base: Any) -> bool:
     """Whether a base treats a row of weight k like k copies; a network that trains in steps would take fewer steps."""
-    if any(map(_trains_in_steps, within(base))):
+    strategies = [part.getStrategy() for part in within(base) if isinstance(part, TrainingParams)]
+    if any(not is_algorithm(strategy) or strategy.uses_optimizer for strategy in strategies):
         return False
     if not isinstance(base, Pipeline):
         return leaf(base).hasParam("weightCol")
     *before, last = base.getStages()
     return not any(isinstance(stage, Estimator) for stage in before) and takes_weights(last)
-
-
-def _trains_in_steps(part: Params) -> bool:
-    strategy = part.getStrategy() if isinstance(part, TrainingParams) else None
-    return strategy is not None and not (is_algorithm(strategy) and not strategy.uses_optimizer)

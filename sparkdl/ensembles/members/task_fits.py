@@ -3,8 +3,6 @@
 Spark packs the rows once. Each task streams them to its executor's disk (``sparkdl.spark.independent_tasks``) and
 trains there alone, as a gang of one, with ``device="cuda"`` on the GPU that Spark assigned to it. The task stores its
 finished member, so losing an executor or the driver later costs no training.
-
-Without a store, the driver collects the members one by one when all tasks have ended.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ from sparkdl import ParallelSGD, TorchClassifier
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.checkpointing import IDENTITY
-from sparkdl.ml.run import Run
+from sparkdl.ml.run import IDENTITY, Run
 from sparkdl.spark.fingerprint import number_hashed, row_hash
 from tests.ml import nets, rows
 
