@@ -12,11 +12,9 @@ import pytest
 import torch
 from pyspark.ml import Pipeline
 from pyspark.ml.classification import DecisionTreeClassifier, NaiveBayes
-from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.regression import LinearRegression
-from pyspark.ml.tuning import CrossValidator
 from pyspark.sql import functions as F
 
 from sparkdl import AllReduce, ParallelSGD, TorchClassifier
@@ -27,7 +25,6 @@ from sparkdl.ml.report import Report
 from sparkdl.telemetry.event_reader import read_events
 from tests.ensembles.fakes import ARRAYS, ROWS, X, Y, outputs
 from tests.ml import nets
-from tests.rounds.data import adult
 
 
 def network(**given) -> TorchClassifier:
@@ -127,19 +124,6 @@ def test_partitions_and_stored_members(data, tmp_path):
     assert sorted((tmp_path / "events").iterdir()) == events
 
 
-@pytest.mark.slow
-def test_search_over_the_ensemble_and_its_base(data, tmp_path):
-    base = tree(probabilityCol="")
-    bagging = Bagging(base=base, numModels=1, idCol="row", runDir=str(tmp_path))
-    grid = [{base.maxDepth: 1, bagging.numModels: 2}, {base.maxDepth: 0}]
-    judge = MulticlassClassificationEvaluator(metricName="accuracy")
-    search = CrossValidator(estimator=bagging, estimatorParamMaps=grid, evaluator=judge, numFolds=2, seed=1)
-    searched = search.fit(data)
-    assert searched.avgMetrics[0] > searched.avgMetrics[1] + 0.2
-    assert (searched.bestModel.rule, len(searched.bestModel.models)) == ("hard", 2)
-    assert len([*tmp_path.iterdir()]) == 5  # a directory for each map and fold, and one for the best
-
-
 @pytest.mark.parametrize(
     ("base", "given", "message"),
     [
@@ -182,6 +166,9 @@ def test_members_in_tasks_emit_epochs_and_ends(data, tmp_path):
     assert sorted(ends(tmp_path), key=lambda end: end["member"]) == expected
     assert [event.payload for event in events if event.kind == "members"] == [{"count": 3}]
     assert [event.kind for event in events if event.kind in ("begin", "end")] == ["begin", "end"]
+    summary, found = fitted.summary, fitted.evaluate(data)
+    assert (summary.unit, summary.epochs, summary.metrics["members trained"]) == ("member", 3, 3)
+    assert (found.rows, found.ignored) == (ROWS, 0)
     assert isinstance(fitted.report, Report)
     assert json.loads((tmp_path / "history.json").read_text()) == fitted.history
     assert json.loads((tmp_path / "report.json").read_text()) == fitted.report
@@ -190,14 +177,3 @@ def test_members_in_tasks_emit_epochs_and_ends(data, tmp_path):
     bagging.setNumModels(4).fit(data)
     assert [end["member"] for end in ends(tmp_path) if end.get("restored")] == [0, 1, 2]
     assert sorted(end["member"] for end in ends(tmp_path) if not end.get("restored")) == [0, 1, 2, 3]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_bagged_networks_have_a_smaller_loss_than_one_on_adult(measured):
-    settings = {"model": partial(nets.mlp, adult()["test"][0].shape[1], 64, outputs=2), "batchSize": 256, "epochs": 5}
-    base = TorchClassifier(inputCols=["x"], optimizer=partial(torch.optim.Adam, lr=2e-3), idCol="id", **settings)
-    models = [measured.fit(estimator) for estimator in (Bagging(base=base, numModels=8), base)]
-    bagged, one = (measured.metric(model, "logLoss") for model in models)
-    assert bagged <= one
-    assert bagged < 0.33

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import DecisionTreeClassifier, LinearSVC, LogisticRegression, OneVsRest
 from pyspark.ml.clustering import KMeans
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import SQLTransformer, StandardScaler, VectorAssembler
 from pyspark.ml.regression import DecisionTreeRegressor
 
-from sparkdl import Bagging, TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
-from sparkdl.ensembles.base_learner import changed, column, kind_of, leaf, trains_in_task, with_one_worker
+from sparkdl import Bagging, BestOf, Boosting, Stacking, TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
+from sparkdl.ensembles.base_learner import changed, check_member, column, kind_of, leaf, trains_in_task, with_one_worker
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.spark.slots import task_resources, worker_count
 from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS
 from tests.ml import nets
+from tests.sessions import frame
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -57,6 +60,33 @@ def test_kinds_and_leaves():
 def test_base_that_does_not_predict_raises(make, message):
     with pytest.raises(InvalidInput, match=message):
         kind_of(make())
+
+
+@pytest.mark.parametrize(
+    ("several", "message"),
+    [
+        (True, "has multiLabel=True; ensembles expect members that predict one class"),
+        (False, r"label column 'y' of the base .* has arrays; ensembles expect"),
+    ],
+)
+def test_bases_with_several_labels_of_a_row_raise_before_a_job(spark, several, message):
+    base = TorchClassifier(model=nets.two_scores, inputCols=["x"], labelCol="y", multiLabel=several)
+    rows, tracker = frame({"x": np.zeros((8, 3)), "y": np.zeros((8, 2))}), spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(None))
+    for ensemble in (
+        Bagging(base=base),
+        Bagging(base=Pipeline(stages=[base])),
+        Boosting(base=base),
+        Stacking(bases=[base], meta=LogisticRegression()),
+        BestOf(candidates=[base], evaluator=MulticlassClassificationEvaluator(labelCol="y")),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            ensemble.fit(rows)
+    assert set(tracker.getJobIdsForGroup(None)) == before
+    for kind, output in (("multilabel", None), ("classifier", [3, 4])):
+        model = TorchModel(factory=nets.scores, weights=pack(nets.scores()), kind=kind, output=output)
+        with pytest.raises(InvalidInput, match="the model predicts an array of labels; ensembles expect"):
+            check_member("the model", model)
 
 
 def test_leaf_of_a_fitted_pipeline_is_the_last_that_predicts():

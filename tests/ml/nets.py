@@ -132,17 +132,6 @@ class Images(nn.Module):
         return self.layers(pixels.float().unsqueeze(1) / 255)
 
 
-def mnist() -> nn.Module:
-    """Ten scores for the 784 pixels of a digit."""
-
-    def block(before: int, after: int) -> nn.Module:
-        return nn.Sequential(nn.Conv2d(before, after, 3), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2))
-
-    return nn.Sequential(
-        nn.Unflatten(1, (1, 28, 28)), block(1, 16), block(16, 32), nn.Flatten(), nn.Linear(32 * 5 * 5, 10)
-    )
-
-
 class Connections(nn.Module):
     """23 scores for 38 numbers and three categories of a network connection."""
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-import torch
 from pyspark.ml.classification import OneVsRest
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
@@ -20,8 +23,10 @@ from torch.nn import functional
 
 from benchmarks.hosts import until
 from sparkdl import Bagging, ParallelSGD, TorchClassifier
+from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.errors import InvalidInput, Stopped
 from sparkdl.io.threads import in_background
+from sparkdl.io.weights import pack
 from tests.ml import nets
 from tests.ml.rows import ROWS, Steps, classifier, regressor
 
@@ -100,22 +105,6 @@ def test_cancelled_ensemble_trained_its_other_members(spark, data, tmp_path, wor
         Bagging(base=base, numModels=3).fit(data)
 
 
-# ---- another run in the same directory ------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_changed_loss_returned_the_old_model(data, tmp_path) -> None:
-    # The run's identity had the names of its functions, and all of these are <lambda>.
-    fit = partial(regressor, runDir=str(tmp_path / "run"), epochs=1)
-    squares = lambda output, target: (output[:, 0] - target) ** 2  # noqa: E731
-    first, same = (fit(loss=squares).fit(data) for _ in range(2))
-    assert first.history == same.history
-    with pytest.raises(InvalidInput, match=r"These differ: loss was .*<lambda> .* and is .*<lambda>"):
-        fit(loss=lambda output, target: (output[:, 0] - target) ** 4).fit(data)
-    with pytest.raises(InvalidInput, match=r"These differ: batchSize was '256' and is '64'"):
-        fit(loss=squares, batchSize=64).fit(data)
-
-
 # ---- classifiers -----------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +122,7 @@ def test_probabilities_went_through_a_second_sigmoid(data, loss) -> None:
     expected, found = (model.transform(data).orderBy("row").select(columns).collect() for model in (scores, trained))
     assert {row.prediction for row in found} == {0.0, 1.0}
     assert np.allclose([row.probability for row in found], [row.probability for row in expected], atol=1e-5)
-    voted = Bagging(base=classifier(model=chances, loss=loss, numWorkers=1), numModels=2).fit(data).transform(data)
+    voted = EnsembleModel([trained, trained.copy()], rule="soft").transform(data)
     assert {row.prediction for row in voted.collect()} == {0.0, 1.0}
 
 
@@ -147,33 +136,6 @@ def test_one_vs_rest_ignored_weights(data) -> None:
     assert model.numClasses == 3
     assembler = VectorAssembler(inputCols=["probability"], outputCol="all", handleInvalid="keep")
     assert assembler.transform(model.transform(data)).count() == ROWS
-
-
-# ---- ensembles -------------------------------------------------------------------------------------------------------
-
-
-def test_members_of_gangs_took_fewer_steps(data) -> None:
-    # Their rows were weighted, where a task repeated them: an epoch of 400 steps in place of 630.
-    settings = {"batchSize": 7, "epochs": 2, "precision": "fp64", "optimizer": partial(torch.optim.SGD, lr=0.05)}
-    tasks, gangs = (
-        Bagging(base=regressor(numWorkers=workers, **settings), numModels=2, idCol="row", seed=3).fit(data)
-        for workers in (1, 2)
-    )
-    names = ("step", "samples")
-    for one, other in zip(tasks.models, gangs.models, strict=True):
-        assert [[row[name] for name in names] for row in one.history] == [
-            [row[name] for name in names] for row in other.history
-        ]
-    whole = {**settings, "batchSize": 1000}  # one step an epoch: the order of the rows does not matter
-    states = [
-        [member.module().state_dict() for member in model.models]
-        for model in (
-            Bagging(base=regressor(numWorkers=workers, **whole), numModels=2, idCol="row", seed=3).fit(data)
-            for workers in (1, 2)
-        )
-    ]
-    for one, other in zip(*states, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
 # ---- columns and data ------------------------------------------------------------------------------------------------
@@ -207,3 +169,32 @@ def test_data_that_is_no_bounded_dataframe_failed_anywhere(spark, data) -> None:
     for call in (regressor().fit, Bagging(base=regressor()).fit):
         with pytest.raises(InvalidInput, match=r"data is a streaming DataFrame, which never ends"):
             call(stream)
+
+
+# ---- another task of the same daemon ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Meets:
+    """Waits in each step until the other one has begun."""
+
+    mine: Path
+    other: Path
+    every_rank = False
+
+    def on_step(self, run: object) -> None:
+        self.mine.touch()
+        until(self.other.exists, f"{self.other}")
+
+    def as_task(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self.on_step(None)
+        yield from batches
+
+
+def test_daemon_forked_no_worker_during_a_fit(spark, data, tmp_path) -> None:
+    one, other = Meets(tmp_path / "a", tmp_path / "b"), Meets(tmp_path / "b", tmp_path / "a")
+    fit = partial(regressor, numWorkers=1, batchSize=60)
+    with ThreadPoolExecutor(1) as threads:
+        trained = threads.submit(fit(callbacks=[one]).fit, data)
+        assert spark.range(0, 3, 1, 1).mapInArrow(other.as_task, "id long").count() == 3
+        assert pack(trained.result(60).module()) == pack(fit().fit(data).module())

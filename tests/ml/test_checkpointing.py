@@ -14,7 +14,7 @@ import torch
 from sparkdl import EMA
 from sparkdl.errors import InvalidInput, WorkerLost
 from sparkdl.io.weights import pack
-from sparkdl.ml.checkpointing import IDENTITY
+from sparkdl.ml.run import IDENTITY
 from sparkdl.telemetry.event_reader import read_events
 from tests.faults import Fault
 from tests.ml import rows
@@ -40,43 +40,33 @@ def check_same(model, expected):
 @pytest.mark.chaos
 @pytest.mark.cluster
 def test_killed_worker_is_replaced_in_the_same_call(data, tmp_path, undisturbed):
-    fault, run = Fault("kill", 1, 10, str(tmp_path / "mark")), tmp_path / "run"
-    model = regressor(runDir=str(run), checkpointInterval=2, maxRestarts=1, callbacks=[fault]).fit(data)
-    assert (tmp_path / "mark").exists()
+    """And a call that ends with its worker is resumed by the next call."""
+    run, diary, marks = tmp_path / "run", Diary(), [tmp_path / "one", tmp_path / "two"]
+    fit = partial(regressor, runDir=str(run), checkpointInterval=2)  # step 6 is saved after step 4
+    with pytest.raises(WorkerLost):
+        fit(callbacks=[Fault("kill", 1, 7, str(marks[0]))], trackers=[diary], maxRestarts=0).fit(data)
+    kind, error, model = diary.lines[-1]
+    assert (kind, error.partition(":")[0], model) == ("end", "WorkerLost", None)
+    assert [event.payload["error"] for event in read_events(run / "events") if event.kind == "end"] == [error]
+    start = time.monotonic()
+    model = fit(callbacks=[Fault("kill", 1, 10, str(marks[1]))], maxRestarts=1).fit(data)
+    assert model.report["seconds"] > time.monotonic() - start  # those of the first call are more than the overhead
+    assert all(mark.exists() for mark in marks)
     check_same(model, undisturbed)
-    assert (model.report["restarts"], model.report["workers"]) == (1, [2, 2])
-    assert json.loads((run / "report.json").read_text())["restarts"] == 1
+    assert (model.report["restarts"], model.summary.restarts, model.report["workers"]) == (2, 2, [2, 2])
+    assert json.loads((run / "report.json").read_text())["restarts"] == 2
     events = read_events(run / "events")
     attempts = [(event.attempt, event.payload["size"]) for event in events if event.kind == "attempt"]
-    assert attempts == [(0, 2), (1, 2)]
+    assert attempts == [(0, 2), (1, 2), (2, 2)]
     [cause] = [event.payload["cause"] for event in events if event.kind == "restart"]
     assert "WorkerLost" in cause
-    for attempt in (0, 1):
+    for attempt in (0, 1, 2):
         assert {event.rank for event in events if event.kind == "step" and event.attempt == attempt} == {0, 1}
     assert {event.payload["epoch"] for event in events if event.kind == "epoch"} == {1, 2, 3}
     timeline = json.loads((run / "timeline.json").read_text())
     valid(timeline)
     assert [event["args"]["cause"] for event in timeline["traceEvents"] if event["name"] == "restart"]
     assert "WorkerLost" in Path(model.report.html()).read_text()
-
-
-@pytest.mark.chaos
-@pytest.mark.cluster
-def test_next_call_resumes(data, tmp_path, undisturbed):
-    settings = {"runDir": str(tmp_path / "run"), "checkpointInterval": 2}  # step 6 is saved after step 4
-    fault, diary = Fault("kill", 1, 7, str(tmp_path / "mark")), Diary()
-    with pytest.raises(WorkerLost):
-        regressor(callbacks=[fault], trackers=[diary], maxRestarts=0, **settings).fit(data)
-    kind, error, model = diary.lines[-1]
-    assert (kind, model) == ("end", None)
-    assert "WorkerLost: " in error
-    ends = [event.payload["error"] for event in read_events(tmp_path / "run" / "events") if event.kind == "end"]
-    assert ends == [error]
-    start = time.monotonic()
-    resumed = regressor(**settings).fit(data)
-    assert resumed.report["seconds"] > time.monotonic() - start  # those of the first call are more than the overhead
-    assert (resumed.report["restarts"], resumed.summary.restarts) == (1, 1)
-    check_same(resumed, undisturbed)
 
 
 @pytest.mark.chaos

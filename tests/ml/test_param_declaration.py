@@ -95,6 +95,11 @@ def test_docstring_lists_the_params_before_the_errors():
     assert Own.__doc__ is None
 
 
+def test_all_public_estimators_are_here():
+    public = {getattr(sparkdl, name) for name in sparkdl.__all__}
+    assert {*ESTIMATORS} == {kind for kind in public if isinstance(kind, type) and hasattr(kind, "fit")}
+
+
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_every_param_is_declared_and_a_documented_argument(kind):
     names, documented = {param.name for param in kind().params}, inspect.getdoc(kind)

@@ -1,26 +1,21 @@
-"""A run's directory, report and identity; the same script resumes its run in a new process."""
+"""A run's directory, report and identity."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import pytest
 from torch import Tensor, nn
 
 from sparkdl import EMA, TorchClassifier, TorchRegressor
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.checkpointing import IDENTITY, own_checkpoints
 from sparkdl.ml.report import Report
-from sparkdl.ml.run import Run, identity
+from sparkdl.ml.run import IDENTITY, Run, identity, own_checkpoints
 from tests.ml.described import linear
-from tests.sessions import ROOT
 
 
 @pytest.mark.parametrize("prefix", ["", "file://", "file:"])
@@ -140,64 +135,3 @@ def test_params_that_may_change_between_attempts():
     free = {"epochs": 9, "numWorkers": 4, "callbacks": [print], "runDir": "/else", "maxRestarts": 0, "telemetry": False}
     assert identity(estimator(**free)._descriptions()) == identity(estimator()._descriptions())
     assert identity(TorchClassifier(model=linear(0.0))._descriptions()) != identity(estimator()._descriptions())
-
-
-ZIPPED = """
-from torch import nn
-
-def width():
-    return {width}
-
-def zipped_net():
-    return nn.Linear(3, width())
-"""
-
-SCRIPT = """
-from functools import partial
-
-import numpy as np
-import torch
-from torch import nn
-
-from sparkdl import TorchRegressor
-from sparkdl.ml.run import identity
-from zipped import zipped_net
-
-SCALES = {"one": 1.0, "two": 2.0}
-NAMES = {f"column {number}" for number in range(9)}
-
-class Net(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.inner = nn.LSTM(3, width, batch_first=True)
-        self.names = NAMES
-
-    def forward(self, x):
-        return self.inner(x)[0] * SCALES["one"]
-
-def losses(weights):
-    return lambda output, target: torch.as_tensor(weights) * (output - target) ** 2
-
-torch.manual_seed(0)
-for model in (Net, partial(Net, 4), lambda: Net(4), Net(4), zipped_net):
-    estimator = TorchRegressor(model=model, loss=losses(np.arange(5000.0)), inputCols=["x"])
-    print(identity(estimator._descriptions()))
-"""
-
-
-@pytest.mark.slow
-def test_identity_is_equal_in_a_new_process(tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-
-    def run(seed: str, width: int = 4) -> list[str]:
-        with ZipFile(tmp_path / "nets.zip", "w") as archive:  # as with --py-files
-            archive.writestr("zipped.py", ZIPPED.format(width=width))
-        path = os.pathsep.join([str(ROOT), str(tmp_path / "nets.zip")])
-        environment = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": seed}
-        argv = [sys.executable, str(tmp_path / "train.py")]
-        return subprocess.run(argv, check=True, env=environment, capture_output=True, text=True).stdout.split()
-
-    first = run("1")
-    assert first == run("2")
-    assert len({*first}) == 5
-    assert [one == other for one, other in zip(first, run("3", width=5), strict=True)] == [True] * 4 + [False]

@@ -81,6 +81,7 @@ def test_bases_that_take_weights(spark):
     assert takes_weights(Pipeline(stages=[assembler, LogisticRegression()]))
     assert not takes_weights(Pipeline(stages=[assembler, Pipeline(stages=[scaler, LogisticRegression()])]))
     assert not takes_weights(Weightless(1))
+    assert not takes_weights(TorchClassifier())  # an epoch of weighted rows would have fewer steps
     assert not takes_weights(OneVsRest(classifier=TorchClassifier()))  # its networks would take fewer steps
     assert takes_weights(OneVsRest(classifier=TorchClassifier(strategy=LBFGS())))
 

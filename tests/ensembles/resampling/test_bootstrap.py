@@ -111,8 +111,8 @@ def test_invalid_rates_raise(rate, replace):
 
 def test_members_have_different_seeds():
     for seed in (0, 1, -1, 42, 2**31, 2**63 - 1, -(2**63), 2**80):
-        seeds = {member_seed(seed, index) for index in range(20_000)}
-        assert len(seeds) == 20_000
+        seeds = {member_seed(seed, index) for index in range(2_000)}
+        assert len(seeds) == 2_000
         assert 0 <= min(seeds) <= max(seeds) < 2**31
     neighbors = {member_seed(seed, index) for seed in range(100) for index in range(100)}
     assert len(neighbors) > 9_990  # of 2^31 numbers, 10^4 at random have two alike once in 40 times
