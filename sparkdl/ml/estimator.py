@@ -256,7 +256,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             self.getBatchSize(),
             self.getEpochs(),
             self.getSeed(),
-            AllReduce() if is_algorithm(strategy) else cast(Strategy, strategy),
+            AllReduce() if is_algorithm(strategy) else cast(Strategy, strategy),  # rounds do not read it
             Replicated(self.getSyncBatchNorm()),
             micro_batches=self.getMicroBatches(),
             measured=self.getTelemetry(),

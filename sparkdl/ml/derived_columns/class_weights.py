@@ -48,11 +48,7 @@ class WeightsByClass:
 
     @staticmethod
     def of(params: TrainingParams, classes: Classes | None) -> WeightsByClass | None:
-        """By an estimator's Params; ``classes`` is None if its labels are no class indices.
-
-        Raises:
-            InvalidInput: the estimator has no classes, or another number, or the loss has class weights of its own.
-        """
+        """By an estimator's Params and the valid labels, if known; raises ``InvalidInput`` if they contradict."""
         given = params.getClassWeights()
         if given is None:
             return None
@@ -75,11 +71,7 @@ class WeightsByClass:
         return WeightsByClass(given if isinstance(given, str) else tuple(given), classes)
 
     def compute(self, frame: DataFrame, columns: Columns) -> ClassWeights:
-        """The weights of the classes, after one Spark job that checks labels and weights; empty without any weight.
-
-        Raises:
-            InvalidInput: a label is no class index, or a weight is invalid.
-        """
+        """The weights of the classes, empty without rows, by one job; raises ``InvalidInput`` for invalid rows."""
         sums = self._summed(frame, columns)
         if isinstance(self.given, tuple):
             return [*self.given]

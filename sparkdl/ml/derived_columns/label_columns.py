@@ -46,11 +46,7 @@ def target_columns(
 
 
 def valid_labels(params: TrainingParams, kind: OutputKind) -> Classes | None:
-    """The labels that are valid; None if any number is.
-
-    Raises:
-        InvalidInput: Params contradict each other.
-    """
+    """The labels that are valid, None if any number is; raises ``InvalidInput`` if Params contradict each other."""
     name, count = type(params).__name__, params.getNumClasses()
     if kind == "multilabel":
         return _independent(params)
@@ -87,11 +83,7 @@ def _independent(params: TrainingParams) -> Classes:
 
 
 def check_label_type(params: TrainingParams, kind: OutputKind, dataset: DataFrame) -> None:
-    """Check a classifier's label column of arrays, one class index for each token or pixel of a row.
-
-    Raises:
-        InvalidInput: the loss is for two classes, or an input is ragged.
-    """
+    """Raise ``InvalidInput`` for arrays of class indices if the loss is for two classes, or an input is ragged."""
     label = params.getLabelCol()
     # A collate function may make other labels.
     if kind != "classifier" or not isinstance(label, str) or label not in dataset.columns or params.getCollate():

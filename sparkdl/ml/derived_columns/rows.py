@@ -55,11 +55,7 @@ class DerivedColumns:
 
     @staticmethod
     def of(params: TrainingParams, columns: Columns, classes: Classes | None) -> DerivedColumns:
-        """By an estimator's Params; ``classes`` is None if its labels are no class indices.
-
-        Raises:
-            InvalidInput: two Params contradict each other.
-        """
+        """By an estimator's Params and the valid labels, if known; raises ``InvalidInput`` if two contradict."""
         fraction, indicator = params.getValidationFraction(), params.getValidationIndicatorCol()
         if fraction is not None and indicator is not None:
             raise InvalidInput(
@@ -69,11 +65,7 @@ class DerivedColumns:
         return DerivedColumns(columns, fraction, WeightsByClass.of(params, classes))
 
     def read(self, dataset: DataFrame) -> ReadRows:
-        """Add the derived columns; with class weights, one Spark job counts the classes.
-
-        Raises:
-            InvalidInput: a column is missing or cannot become a tensor, or a label or a weight is invalid.
-        """
+        """Add the derived columns, of class weights by one Spark job; raises ``InvalidInput`` for invalid rows."""
         if self.fraction is None and self.by_class is None:
             return ReadRows(dataset, self.columns)
         select_columns(dataset, self.columns)  # raises before any job

@@ -23,8 +23,7 @@ class VectorAssembler(FeatureStage):
     def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
         return {"keep": saved.params["handleInvalid"] == "keep"}
 
-    def added(self, columns: Columns) -> dict[str, Column]:
-        """The vector; raises ``InvalidInput`` for nulls and NaN unless they are kept."""
+    def _outputs(self, columns: Columns) -> dict[str, Column]:
         pieces = [self._piece(name, columns[name]) for name in self.inputs]
         return {self.outputs[0]: Column.full(np.concatenate(pieces, axis=1) + 0.0)}  # Spark omits -0.0 as a zero
 

@@ -50,21 +50,13 @@ class Column:
         return self.values.ndim == 1 and (decimals or self.values.dtype.kind in "biuf")
 
     def numbers(self) -> Array:
-        """The values as float64 ``[rows]``; NaN where null.
-
-        Raises:
-            InvalidInput: the values are no numbers.
-        """
+        """The values as float64 ``[rows]``, NaN where null; raises ``InvalidInput`` if they are no numbers."""
         if not self.is_number:
             raise InvalidInput(f"it holds {self.kind}; expected numbers.")
         return np.where(self.null, np.nan, self.values.astype(np.float64))
 
     def vectors(self) -> Array:
-        """The values as float64 ``[rows, width]``; zeros where null.
-
-        Raises:
-            InvalidInput: the values are no vectors, or of several lengths.
-        """
+        """The values as float64 ``[rows, width]``, zeros where null; raises ``InvalidInput`` if they are none."""
         if self.values.ndim == 2:
             return self.values.astype(np.float64, copy=False)
         try:

@@ -36,8 +36,7 @@ def read_array(values: Any, name: str, *, nan_is_null: bool) -> pa.Array:
 def cast_exactly(array: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:
     """Cast an array. Floating-point types take the nearest number, as in Java; every other value stays as it is.
 
-    Raises:
-        InvalidInput: a value is of another kind, has no equal in the type, or may have changed before.
+    Raises ``InvalidInput`` if a value is of another kind, has no equal in the type, or may have changed before.
     """
     try:
         return _cast(array, wanted)
@@ -46,11 +45,7 @@ def cast_exactly(array: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:
 
 
 def arrow_type(kind: str) -> pa.DataType:
-    """The Arrow type of a type of Spark, such as ``"int"``, ``"array<float>"`` or ``"vector"``.
-
-    Raises:
-        InvalidInput: no stage reads the type.
-    """
+    """The Arrow type of a type of Spark, such as ``"array<float>"``; raises ``InvalidInput`` if no stage reads it."""
     if kind == "vector" or kind.startswith("array<"):
         return pa.list_(arrow_type("double" if kind == "vector" else kind[6:-1]))
     if kind.startswith("decimal("):

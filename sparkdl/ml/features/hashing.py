@@ -25,8 +25,7 @@ class FeatureHasher(FeatureStage):
         categorical = frozenset(saved.params.get("categoricalCols") or ())
         return {"width": saved.params["numFeatures"], "categorical": categorical}
 
-    def added(self, columns: Columns) -> dict[str, Column]:
-        """The vector; nulls add nothing."""
+    def _outputs(self, columns: Columns) -> dict[str, Column]:
         rows = len(columns[self.inputs[0]].null)
         hashed = np.zeros((rows, self.width))
         for name in self.inputs:

@@ -30,8 +30,7 @@ class StringIndexerModel(FeatureStage):
         labels = tuple(map(tuple, saved.data["labelsArray"]))
         return {"labels": labels, "keep": saved.params["handleInvalid"] == "keep"}
 
-    def one(self, at: int, name: str, column: Column) -> Column:
-        """The indices; raises ``InvalidInput`` for nulls and unknown labels unless they are kept."""
+    def _output(self, at: int, name: str, column: Column) -> Column:
         labels = {label: float(index) for index, label in enumerate(self.labels[at])}
         unknown = float(len(labels)) if self.keep else np.nan
         indices = np.full(len(column.null), unknown)
@@ -65,8 +64,7 @@ class IndexToString(FeatureStage):
     def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
         return {"labels": tuple(saved.params.get("labels") or ())}  # without its own, the pipeline finds them
 
-    def one(self, at: int, name: str, column: Column) -> Column:
-        """The labels; raises ``InvalidInput`` for an index without a label."""
+    def _output(self, at: int, name: str, column: Column) -> Column:
         present = ~column.null
         index = self.numbers(name, column)[present]
         # Java converts NaN to 0, and fractions towards 0.
@@ -102,8 +100,7 @@ class OneHotEncoderModel(FeatureStage):
         sizes = tuple(saved.data["categorySizes"])
         return {"sizes": sizes, "keep": keep, "drop_last": drop, "width": sum(sizes) + len(sizes)}
 
-    def one(self, at: int, name: str, column: Column) -> Column:
-        """The vectors; raises ``InvalidInput`` for an index without a category, unless it is kept."""
+    def _output(self, at: int, name: str, column: Column) -> Column:
         size, index = self.sizes[at], self.numbers(name, column)
         known = (index >= 0) & (index < size)
         wrong = index[~known & ~column.null]

@@ -29,8 +29,7 @@ class ImputerModel(FeatureStage):
         surrogates = tuple(float(saved.data[name]) for name in names)
         return {"surrogates": surrogates, "missing": saved.double("missingValue")}
 
-    def one(self, at: int, name: str, column: Column) -> Column:
-        """The column without missing values."""
+    def _output(self, at: int, name: str, column: Column) -> Column:
         values = self.numbers(name, column)
         equal = np.isnan(values) if np.isnan(self.missing) else values == self.missing
         filled: Any = np.where(column.null | equal, self.surrogates[at], values)
@@ -57,8 +56,7 @@ class Bucketizer(FeatureStage):
         splits = tuple(tuple(float(split) for split in one) for one in several)  # float() reads "-Inf"
         return {"splits": splits, "keep": saved.params["handleInvalid"] == "keep"}
 
-    def one(self, at: int, name: str, column: Column) -> Column:
-        """The indices; raises ``InvalidInput`` for values outside the splits, and for NaN unless it is kept."""
+    def _output(self, at: int, name: str, column: Column) -> Column:
         splits, values = np.array(self.splits[at]), self.numbers(name, column)
         index = np.searchsorted(splits, values, side="right") - 1.0
         # Java orders -0.0 before 0.0.
@@ -89,8 +87,7 @@ class Binarizer(FeatureStage):
         single = [saved.params.get("threshold")] * len(saved.params.get("inputCols") or "1")
         return {"thresholds": tuple(map(float, saved.params.get("thresholds") or single))}
 
-    def one(self, at: int, name: str, column: Column) -> Column:
-        """The column of 0 and 1; of a column of numbers, nulls and NaN become 0."""
+    def _output(self, at: int, name: str, column: Column) -> Column:
         threshold = self.thresholds[at]
         if column.is_number:
             return Column.full((self.numbers(name, column) > threshold).astype(np.float64))

@@ -74,11 +74,7 @@ class FeaturePipeline:
         return FeaturePipeline(tuple(kept))
 
     def transform(self, columns: Columns) -> dict[str, Column]:
-        """The columns, and those that the stages add.
-
-        Raises:
-            InvalidInput: a column is missing, or has values that a stage rejects.
-        """
+        """The columns, and those that the stages add; raises ``InvalidInput`` if a stage cannot read one."""
         result = dict(columns)
         for stage in self.stages:
             result = stage.transform(result)
@@ -86,15 +82,7 @@ class FeaturePipeline:
 
 
 def read_pipeline(uri: str, others: Readers) -> FeaturePipeline:
-    """Read a saved PipelineModel.
-
-    Args:
-        uri: of its folder, on any filesystem that pyarrow supports.
-        others: readers of further stages.
-
-    Raises:
-        InvalidInput: the folder holds no pipeline, or a stage that cannot be read.
-    """
+    """Read a saved PipelineModel, with ``others`` for further stages; raises ``InvalidInput`` if one cannot be read."""
     saved = SavedStage.open(uri)
     if saved.class_name not in PIPELINES:
         raise InvalidInput(f"{public(uri)} holds a {saved.class_name}; expected a saved PipelineModel.")
@@ -131,11 +119,7 @@ def _stages(saved: SavedStage, others: Readers) -> Iterable[FeatureStage]:
 
 
 def check(name: str, params: Mapping[str, Any]) -> None:
-    """Check a stage before training, or a fitted one.
-
-    Raises:
-        InvalidInput: the stage drops rows, and a server has to answer for each.
-    """
+    """Check a stage; raises ``InvalidInput`` if it drops rows, since a server has to answer for each."""
     if params.get("handleInvalid") == "skip":
         raise InvalidInput(
             f"handleInvalid of {name} is 'skip', which drops rows; a registered model predicts every row. Expected "

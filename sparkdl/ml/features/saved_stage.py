@@ -31,11 +31,7 @@ class SavedStage:
 
     @staticmethod
     def open(uri: str) -> SavedStage:
-        """Read the metadata.
-
-        Raises:
-            InvalidInput: the folder holds no stage.
-        """
+        """Read the metadata; raises ``InvalidInput`` if the folder holds no stage."""
         text = b"".join(_parts(uri, "metadata"))
         try:
             metadata = json.loads(text)
@@ -64,11 +60,7 @@ class SavedStage:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """The one row of the fitted data, by column.
-
-        Raises:
-            InvalidInput: there is not one row.
-        """
+        """The one row of the fitted data, by column; raises ``InvalidInput`` if there is not one row."""
         try:
             rows = [
                 row for part in _parts(self.uri, "data") for row in pq.read_table(pa.BufferReader(part)).to_pylist()

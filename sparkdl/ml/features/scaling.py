@@ -37,8 +37,7 @@ class StandardScalerModel(FeatureStage):
         scale = _inverse(saved.vector(spread)) if saved.params[scaled] else None
         return {"shift": shift, "scale": scale, "width": len(saved.vector(spread))}
 
-    def one(self, at: int, name: str, column: Column) -> Column:
-        """The scaled vectors."""
+    def _output(self, at: int, name: str, column: Column) -> Column:
         values = self.vectors(name, column, self.width)
         values = values if self.shift is None else values - self.shift
         return Column(values if self.scale is None else values * self.scale, column.null)
@@ -74,8 +73,7 @@ class MinMaxScalerModel(FeatureStage):
         least, most = saved.double("min"), saved.double("max")
         return {"low": low, "high": high, "least": least, "most": most, "width": len(low)}
 
-    def one(self, at: int, name: str, column: Column) -> Column:
-        """The scaled vectors."""
+    def _output(self, at: int, name: str, column: Column) -> Column:
         values, extent = self.vectors(name, column, len(self.low)), self.high - self.low
         scale = (self.most - self.least) / np.where(extent == 0, 1.0, extent)
         scaled = (values - self.low) * scale + self.least
@@ -93,8 +91,7 @@ class Normalizer(FeatureStage):
     def _fitted(cls, saved: SavedStage) -> dict[str, Any]:
         return {"p": saved.double("p")}
 
-    def one(self, at: int, name: str, column: Column) -> Column:
-        """The normalized vectors."""
+    def _output(self, at: int, name: str, column: Column) -> Column:
         values = self.vectors(name, column)
         norm = _norm(np.abs(values), self.p)
         return Column(values / np.where(norm == 0, 1.0, norm)[:, None], column.null)

@@ -50,15 +50,13 @@ class FeatureStage:
         """The columns, and those that it adds; raises ``InvalidInput`` for values that Spark's stage rejects."""
         if missing := [name for name in self.inputs if name not in columns]:
             raise InvalidInput(f"{self} needs the column {missing[0]!r}; there are {', '.join(map(repr, columns))}.")
-        return {**columns, **self.added({name: columns[name] for name in self.inputs})}
+        return {**columns, **self._outputs({name: columns[name] for name in self.inputs})}
 
-    def added(self, columns: Columns) -> dict[str, Column]:
-        """The output columns; by default ``one`` computes each from the input column in its place."""
+    def _outputs(self, columns: Columns) -> dict[str, Column]:
         pairs = zip(self.inputs, self.outputs, strict=True)
-        return {output: self.one(at, name, columns[name]) for at, (name, output) in enumerate(pairs)}
+        return {output: self._output(at, name, columns[name]) for at, (name, output) in enumerate(pairs)}
 
-    def one(self, at: int, name: str, column: Column) -> Column:
-        """The output column at a place, from 0, of the input column of this name."""
+    def _output(self, at: int, name: str, column: Column) -> Column:
         raise NotImplementedError
 
     def read(self, name: str, values: Callable[[], Read]) -> Read:

@@ -22,10 +22,7 @@ from sparkdl.spark.slots.task_resources import TaskResources
 
 
 def gpu_profile(spark: SparkSession, device: str) -> ResourceProfile | None:
-    """The profile of one GPU a task, if the model scores on GPUs and executors have some that tasks do not request.
-
-    None otherwise, also over Spark Connect, where profiles need a SparkContext.
-    """
+    """The profile of one GPU a task, if the model scores on GPUs that tasks do not request; None over Spark Connect."""
     try:
         spark.sparkContext  # noqa: B018 - raises over Spark Connect
     except (AttributeError, PySparkException):
@@ -40,14 +37,9 @@ def with_scores(
     scores: tuple[str, DataType],
     profile: ResourceProfile | None,
 ) -> DataFrame:
-    """Add a column of a scorer's outputs; the stage that computes it gets the profile.
+    """Add a column of a scorer's outputs, ``scores``; the stage that computes it gets the profile.
 
-    Args:
-        dataset: the rows, of any columns.
-        inputs: the scorer's inputs, as expressions of the dataset's columns.
-        shipped: the scorer; a single output is no struct.
-        scores: the name of the new column, and its type.
-        profile: of the stage, from the last shuffle to the next one; None for the application's own.
+    ``inputs`` are the scorer's, as expressions of the dataset's columns. A single output is no struct.
     """
     names, kind = dataset.columns, scores[1]
     rows = dataset.select("*", *inputs)

@@ -24,11 +24,7 @@ def _keep_output(_module: nn.Module, _inputs: Any, output: Any) -> None:
 
 
 class LayerModule(nn.Module):
-    """A module that computes ``module`` and returns the output of its layer, by its dotted name.
-
-    Raises:
-        InvalidInput: the module has no such layer.
-    """
+    """Returns the output of a module's layer, by its dotted name; raises ``InvalidInput`` if there is none."""
 
     def __init__(self, module: nn.Module, layer: str) -> None:
         super().__init__()

@@ -33,8 +33,7 @@ class TorchStage(FeatureStage):
     predictor: Predictor
     types: Mapping[str, str] = field(default_factory=dict)
 
-    def added(self, columns: Columns) -> dict[str, Column]:
-        """The predictions; raises ``InvalidInput`` if an input has nulls."""
+    def _outputs(self, columns: Columns) -> dict[str, Column]:
         for name, column in columns.items():
             if nulls := int(column.null.sum()):
                 raise InvalidInput(f"the column {name!r} of the PyTorch stage has {nulls} nulls; fill them.")

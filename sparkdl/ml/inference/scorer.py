@@ -51,8 +51,7 @@ class Scorer:
     ) -> Iterator[pa.Array]:
         """Yield a struct array for each batch, a tuple of input arrays; Spark passes a single column without a tuple.
 
-        Raises:
-            InvalidInput: the data cannot be read, or the model's output has the wrong shape for its kind.
+        Raises ``InvalidInput`` if the data cannot be read, or the model's output has the wrong shape for its kind.
         """
         loaded = loaded or CachedModel(self.module())
         decoded = map(self._inputs, batches)

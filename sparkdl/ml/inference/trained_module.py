@@ -42,11 +42,7 @@ class TrainedModule:
 
     @classmethod
     def load(cls, saved: SavedFolder) -> TrainedModule:
-        """Load the files and fields of a saved ``TorchModel``.
-
-        Raises:
-            InvalidInput: a file is damaged, the factory is not trusted or cannot be imported, or loading needs trust.
-        """
+        """Load the files and fields of a saved ``TorchModel``; raises as ``load_architecture`` does."""
         factory, weights = load_architecture(saved)
         signature = saved.fields["signature"] and [
             (list(shape), str(dtype)) for shape, dtype in saved.fields["signature"]
@@ -102,11 +98,7 @@ class TrainedModule:
         return export(self.module(), examples(self.signature))
 
     def layer(self, name: str) -> TrainedModule:
-        """The same weights with the output of one layer; the weights' names get a prefix.
-
-        Raises:
-            InvalidInput: there is no such layer, or its output is no tensor ``[B, ...]``.
-        """
+        """The same weights with the output of one layer; raises ``InvalidInput`` if it is no tensor ``[B, ...]``."""
         module, output = LayerModule(self.module(), name).eval(), None
         if self.signature is not None:
             example = examples(self.signature)

@@ -14,7 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
+from sparkdl.data.columns import is_list
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.features.conversion import read_array
 from sparkdl.ml.inference.broadcast import BroadcastScorer, ModelBroadcast
 from sparkdl.ml.inference.gpu_stage import gpu_profile, with_scores
 from sparkdl.ml.inference.scorer import Scorer
@@ -34,15 +36,9 @@ def with_outputs(
 ) -> DataFrame:
     """Add a scorer's output columns to the rows.
 
-    Args:
-        dataset: the rows; columns that the scorer does not read may have any names.
-        scorer: reads the input columns.
-        shipment: of the scorer's model.
-        names: the names of the output columns by the scorer's; "" omits a column.
-        classes: the length of the vectors, for their metadata; None if unknown. Nested arrays stay arrays.
-
-    Raises:
-        InvalidInput: an input column is missing, or its type cannot become a tensor.
+    ``names`` are those of the output columns by the scorer's, and "" omits a column. ``classes`` is the length of the
+    vectors, for their metadata; nested arrays stay arrays. Raises ``InvalidInput`` if an input column is missing, or
+    its type cannot become a tensor.
     """
     inputs = [transport_cast(dataset, column, scorer.columns.floating) for column in scorer.columns.inputs]
     spark, returned = dataset.sparkSession, _spark_type(scorer)
@@ -142,23 +138,19 @@ def _plain(returned: StructType) -> DataType:
 def predict_on_spark(
     data: Any, transform: Callable[[DataFrame], DataFrame], outputs: Sequence[str | None]
 ) -> pd.DataFrame | pa.Table:
-    """Transform data of this process by the active Spark session; lists of real numbers become vectors.
+    """Transform a pandas DataFrame, a pyarrow Table, or a mapping of columns by the active Spark session.
 
-    Args:
-        data: a pandas DataFrame, a pyarrow Table, or a mapping of columns by name.
-        transform: of a model.
-        outputs: names of columns, of which those are returned that ``transform`` adds.
-
-    Raises:
-        InvalidInput: the data has no named columns.
+    Lists of real numbers become vectors. Of ``outputs``, it returns those that ``transform`` adds. Raises
+    ``InvalidInput`` if the data has no named columns.
     """
     arrow = isinstance(data, (pa.Table, pa.RecordBatch))
     if not arrow and not isinstance(data, (pd.DataFrame, Mapping)):
         raise InvalidInput(f"the data is a {type(data).__name__}; expected a DataFrame, a Table or a mapping.")
-    values = data.to_pydict() if arrow else {str(name): list(map(_builtin, data[name])) for name in data}
-    columns = {name: pa.array(cells, from_pandas=False) for name, cells in values.items()}  # NaN stays a number
+    names = data.schema.names if arrow else [*data]
+    columns = {str(name): read_array(data[name], str(name), nan_is_null=False) for name in names}
     rows = pa.table({**columns, _ROW: range(max(map(len, columns.values()), default=0))})
-    real = [name for name, array in columns.items() if array.type in (pa.list_(pa.float64()), pa.list_(pa.float32()))]
+    lists = {name: array.type for name, array in columns.items() if is_list(array.type)}
+    real = [name for name, kind in lists.items() if pa.types.is_floating(kind.value_type)]
     vectors = {name: array_to_vector(col(name).cast("array<double>")) for name in real}
     scored = transform(SparkSession.active().createDataFrame(rows).withColumns(vectors))
     vector = {name: scored.schema[name].dataType == VectorUDT() for name in outputs if name in scored.columns}
@@ -167,8 +159,3 @@ def predict_on_spark(
     if arrow:
         return table
     return table.to_pandas().set_axis(data.index if isinstance(data, pd.DataFrame) else range(len(table)))
-
-
-def _builtin(value: Any) -> Any:
-    value = value.toArray() if hasattr(value, "toArray") else value
-    return value.tolist() if hasattr(value, "tolist") else None if value is pd.NA else value

@@ -52,11 +52,7 @@ def save_architecture(
 
 
 def load_architecture(saved: SavedFolder) -> tuple[Any, bytes]:
-    """Load the factory and the weights of a saved model.
-
-    Raises:
-        InvalidInput: a file is damaged, the factory is not trusted or cannot be imported, or loading needs trust.
-    """
+    """Load factory and weights; raises ``InvalidInput`` if they are damaged, not trusted or not importable."""
     architecture, path = saved.fields["architecture"], saved.path
     if architecture == "program":
         program = Program(saved.file(_PROGRAM), saved.trust.pickles)

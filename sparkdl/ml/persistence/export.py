@@ -58,11 +58,7 @@ def export(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
 
 
 def compare(module: Callable[..., Any], exported: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
-    """Compare the outputs of an export with the module's on batches of several sizes, which repeat the example rows.
-
-    Raises:
-        InvalidInput: the outputs differ.
-    """
+    """Compare an export with its module on batches of several sizes; raises ``InvalidInput`` if the outputs differ."""
     for rows in _BATCHES:
         batch = [tensor[torch.arange(rows) % len(tensor)] for tensor in inputs]
         try:

@@ -111,11 +111,7 @@ NO_TRUST = Trust()
 
 
 def path_of(value: Any) -> str:
-    """Return ``<module>:<name>`` of a class or function.
-
-    Raises:
-        ImportError: another program cannot import it by this name. Other errors if it has no name.
-    """
+    """Return ``<module>:<name>`` of a class or function; raises ``ImportError``, or others if it has no name."""
     module, name = value.__module__, value.__qualname__
     if module == "__main__" or find(module, name) is not value:
         raise ImportError(f"{module}.{name} cannot be imported by another program")

@@ -38,11 +38,7 @@ class AllowedTypes:
     instances: bool = False
 
     def describe(self, value: object) -> dict[str, Any]:
-        """Describe a value as JSON of names and arguments, and check that ``resolve`` makes it again.
-
-        Raises:
-            NotDescribable: it does not.
-        """
+        """Describe a value as JSON, from which ``resolve`` makes it again; else raises ``NotDescribable``."""
         try:
             description = self._describe(value)
             again = self.resolve(json.loads(json.dumps(description)), Trust(pickles=True))
@@ -78,11 +74,7 @@ class AllowedTypes:
         return {name: self._describe(value) for name, value in values.items()}
 
     def resolve(self, description: Any, trust: Trust = NO_TRUST) -> Any:
-        """Make the value of a description again.
-
-        Raises:
-            InvalidInput: a name is not trusted or cannot be imported, or the description is damaged.
-        """
+        """Make the value of a description again; raises ``InvalidInput`` if it is damaged or not trusted."""
         again = partial(self.resolve, trust=trust)
         match description:
             case {"value": value}:

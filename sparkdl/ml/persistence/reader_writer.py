@@ -112,11 +112,7 @@ class Saved(SavedFolder):
     session: SparkSession
 
     def part(self, name: str) -> Any:
-        """Load the part in the folder ``name`` with its own reader and with the same trust.
-
-        Raises:
-            InvalidInput: the part is missing or damaged, its class is not trusted, or it is pickled without trust.
-        """
+        """Load the part in the folder ``name`` with its own reader and the same trust, as ``load_saved`` does."""
         return load_saved(f"{self.root}/{name}", self.session, self.trust, f"{self.path} is damaged: {name}")
 
     def numbered(self, folder: str, count: int) -> list[Any]:

@@ -88,11 +88,7 @@ class Versions(CheckedFields):
         self._write(name, _ABOUT, {**about, "saved": time.time()})
 
     def publish(self, name: str) -> None:
-        """Put a version into use.
-
-        Raises:
-            InvalidInput: it is incomplete.
-        """
+        """Put a version into use; raises ``InvalidInput`` if it is incomplete."""
         if not self.is_complete(name):
             raise InvalidInput(f"the version {name!r} in {self.root} is incomplete; call complete() first.")
         # First: the version published last is never pruned.

@@ -46,11 +46,7 @@ class SavedFolder:
             raise InvalidInput(f"{self.path} is damaged: {name} cannot be read: {error}") from error
 
     def objects(self) -> dict[str, Any]:
-        """The values of the Params that are no JSON, by name.
-
-        Raises:
-            InvalidInput: a name is not trusted or cannot be imported, or a value is pickled and not trusted.
-        """
+        """The values of the Params that are no JSON, by name; raises ``InvalidInput`` if they are not trusted."""
         objects = self.fields["objects"]
         values = {name: allowed_types(name).resolve(value, self.trust) for name, value in objects.items()}
         if self.fields["pickled"]:
@@ -68,11 +64,7 @@ class SavedFolder:
 
 
 def fields_of(path: str, metadata: Mapping[str, Any], class_name: str) -> dict[str, Any]:
-    """The JSON values that the class ``class_name`` declared, from the metadata that it wrote.
-
-    Raises:
-        InvalidInput: another class, or another version of the format, wrote the metadata.
-    """
+    """The JSON values that a class declared; raises ``InvalidInput`` if another class or format wrote the metadata."""
     fields = metadata.get("sparkdl")
     if not isinstance(fields, dict) or metadata["class"] != class_name:
         raise InvalidInput(f"{path} holds a {metadata['class']}; expected a sparkdl {class_name.rpartition('.')[2]}.")

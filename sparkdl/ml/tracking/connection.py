@@ -18,13 +18,18 @@ REFUSED = re.compile(r"[^\w\-. :/]")
 _DEFAULT = "0"  # the id of every store's default experiment
 
 
+def connect(tracking_uri: str | None) -> tuple[Any, bool]:
+    """MLflow's client of a store, None for the current one, and whether it is the current one."""
+    mlflow = required("mlflow", EXTRA)
+    current = str(mlflow.get_tracking_uri())
+    uri = current if tracking_uri is None else tracking_uri
+    with answering(uri):
+        return mlflow.MlflowClient(uri), uri == current
+
+
 @contextmanager
 def answering(uri: str) -> Iterator[None]:
-    """Convert the errors of a store in the block.
-
-    Raises:
-        InvalidInput: MLflow does not answer.
-    """
+    """Convert the errors of a store in the block; raises ``InvalidInput`` if MLflow does not answer."""
     try:
         yield
     except InvalidInput:
@@ -38,15 +43,9 @@ def answering(uri: str) -> Iterator[None]:
 
 
 def experiment_id(client: Any, name: str | None, *, default: bool) -> str | None:
-    """The id of an experiment; None if it does not exist.
+    """The id of an experiment, without a name of MLflow's current one; None if it does not exist.
 
-    Args:
-        client: MLflow's.
-        name: of the experiment; None: the current one of MLflow.
-        default: whether the client's store is MLflow's current one.
-
-    Raises:
-        InvalidInput: the experiment is deleted.
+    ``default`` is whether the client's store is MLflow's current one. Raises ``InvalidInput`` for a deleted experiment.
     """
     if name is None:
         # MLflow has no public function for its current experiment.

@@ -96,10 +96,7 @@ class Mirror:
         return path
 
     def copy(self, every: float = 0.0) -> None:
-        """Copy new files, and changed ones if the last copy is older than ``every`` seconds.
-
-        The interval is longer if copying would take over a tenth of the time.
-        """
+        """Copy new files, and, every so many seconds and in a tenth of the time at most, changed ones."""
         if self._temporary is not None:
             self._copy(changed=time.monotonic() - self._copied >= max(every, _SHARE * self._took))
 

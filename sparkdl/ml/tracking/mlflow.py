@@ -27,7 +27,7 @@ from sparkdl.io.optional_imports import required
 from sparkdl.io.redaction import public
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.report import Report
-from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, experiment_id, make_experiment
+from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, connect, experiment_id, make_experiment
 from sparkdl.ml.tracking.mlflow_model import log_model, register, served_torch_model
 from sparkdl.ml.tracking.rows import read_row
 from sparkdl.ml.tracking.tracker import TrackerContext
@@ -82,20 +82,13 @@ class MLflow(CheckedFields):
                 "only logged models."
             )
 
-    def prepare(self, run: TrackerContext) -> TrackedRun:
-        """Make the object that logs this run.
-
-        Raises:
-            InvalidInput: MLflow is not installed or cannot be reached, or the settings contradict the active run.
-        """
-        mlflow = required("mlflow", EXTRA)
-        default = str(mlflow.get_tracking_uri())
-        uri = default if self.tracking_uri is None else self.tracking_uri
-        with answering(uri):
-            client = mlflow.MlflowClient(uri)
-            active = mlflow.active_run() if uri == default else None
+    def prepare(self, run: TrackerContext) -> _TrackedRun:
+        """Make the object that logs this run; raises ``InvalidInput`` without MLflow, or beside another run."""
+        client, default = connect(self.tracking_uri)
+        with answering(client.tracking_uri):
+            active = required("mlflow", EXTRA).active_run() if default else None
             if active is None:
-                place = Place(experiment_id(client, self.experiment, default=uri == default))
+                place = Place(experiment_id(client, self.experiment, default=default))
             else:
                 place = self._beside(client, active.info)
         directory = {} if run.directory is None else {"sparkdl.runDir": public(run.directory)}
@@ -103,7 +96,7 @@ class MLflow(CheckedFields):
         tags = {**place.tags, "sparkdl.version": __version__, **directory, **more}
         if place.run_id is None:  # user, and notebook, job or commit
             tags = required("mlflow.tracking.context.registry", EXTRA).resolve_tags(tags)
-        return TrackedRun(self, client, replace(place, tags=tags), self.run_name or run.name)
+        return _TrackedRun(self, client, replace(place, tags=tags), self.run_name or run.name)
 
     def _beside(self, client: Any, active: Any) -> Place:
         experiment = client.get_experiment(active.experiment_id)
@@ -117,7 +110,7 @@ class MLflow(CheckedFields):
         return Place(active.experiment_id, tags={_PARENT: active.run_id})
 
 
-class TrackedRun:
+class _TrackedRun:
     """Logs one run."""
 
     def __init__(self, settings: MLflow, client: Any, place: Place, name: str) -> None:
@@ -128,7 +121,6 @@ class TrackedRun:
         self._last = 0
 
     def on_start(self, run: TrackerContext) -> None:
-        """Create the run unless it exists; log configuration and environment."""
         tags = self._place.tags
         if self._place.run_id is None:
             experiment = self._place.experiment_id or make_experiment(self._client, self._settings.experiment)
@@ -140,14 +132,12 @@ class TrackedRun:
         self._client.log_dict(self._run_id, dict(run.environment), "environment.json")
 
     def on_step(self, run: TrackerContext) -> None:
-        """Log a gang's step metrics, at most every 5 s."""
         if self._run_id is not None:
             self._measure(run.clock["step"], {f"step_{name}": value for name, value in run.values.items()})
             if time.monotonic() - self._sent >= _EVERY:
                 self._send(self._run_id)
 
     def on_epoch(self, run: TrackerContext) -> None:
-        """Log the new row."""
         if self._run_id is not None:
             number, figures = read_row(run.history[-1])
             self._last = max(self._last, number)
@@ -155,12 +145,11 @@ class TrackedRun:
             self._send(self._run_id)
 
     def on_end(self, run: TrackerContext) -> None:
-        """Log the report, artifacts and model, and set the run's status."""
         run_id = self._run_id
         if run_id is None:
             return
         errors = []
-        for write in (self._log_error, self._send, self._log_artifacts, self._log_page, self._log_model):
+        for write in (self._send, self._log_artifacts, self._log_page, self._log_model):
             try:
                 write(run_id, run)
             except Exception as error:  # a failure must not prevent the other steps
@@ -199,11 +188,9 @@ class TrackedRun:
             self._client.log_batch(run_id, metrics=waiting[start : start + _BATCH])
         self._sent = time.monotonic()
 
-    def _log_error(self, run_id: str, run: TrackerContext) -> None:
+    def _log_artifacts(self, run_id: str, run: TrackerContext) -> None:
         if run.error is not None:
             self._client.set_tag(run_id, "sparkdl.error", run.error)
-
-    def _log_artifacts(self, run_id: str, run: TrackerContext) -> None:
         for name, values in (("history", run.history), ("report", dict(run.report))):
             self._client.log_text(run_id, json.dumps(values, indent=2, default=str), f"{name}.json")
 

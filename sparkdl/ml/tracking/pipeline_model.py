@@ -65,11 +65,7 @@ class Verified:
 
 
 def check_stages(stages: Sequence[Params]) -> None:
-    """Check, before training, that the fitted pipeline predicts without Spark.
-
-    Raises:
-        InvalidInput: a stage is not supported, drops rows, or lacks labels; or no stage is a PyTorch estimator.
-    """
+    """Check, before training, that a fitted pipeline predicts without Spark; raises ``InvalidInput`` if it does not."""
     torch, indexed = False, set[str]()
     for stage in _flat(stages):
         torch = torch or isinstance(stage, (DistributedEstimator, TorchModel))

@@ -16,7 +16,7 @@ from sparkdl import __version__
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields
 from sparkdl.io.optional_imports import required
-from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, experiment_id, make_experiment
+from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, connect, experiment_id, make_experiment
 from sparkdl.ml.tracking.mlflow_model import log_model, register
 from sparkdl.ml.tracking.pipeline_model import Verified, check_stages, verify
 from sparkdl.spark.jvm import qualify
@@ -56,13 +56,9 @@ class Registration(CheckedFields):
                 raise InvalidInput(f"code_paths has {path!r}, which does not exist; expected files and folders.")
 
     def check(self, stages: Sequence[Params]) -> None:
-        """Check, before training, that a pipeline of these stages can be registered.
-
-        Raises:
-            InvalidInput: MLflow is not installed or does not answer, or a stage cannot be served without Spark.
-        """
+        """Check before training that such a pipeline can be registered; raises ``InvalidInput`` if it cannot."""
         check_stages(stages)
-        client, default = self._client()
+        client, default = connect(self.tracking_uri)
         with answering(client.tracking_uri):
             experiment_id(client, self.experiment, default=default)
             client.search_registered_models(max_results=1)
@@ -99,7 +95,7 @@ class Registration(CheckedFields):
         self, uri: str, verified: Verified, *, version: str, metrics: Mapping[str, float], tags: Mapping[str, str]
     ) -> dict[str, str]:
         """Log a run, its metrics and the pipeline, and register it, unless ``version`` is registered already."""
-        client, default = self._client()
+        client, default = connect(self.tracking_uri)
         with answering(client.tracking_uri):
             experiment = experiment_id(client, self.experiment, default=default)
             experiment = experiment or make_experiment(client, self.experiment)
@@ -121,15 +117,8 @@ class Registration(CheckedFields):
     def point(self, registered: Mapping[str, str]) -> None:
         """Move the alias to a version."""
         if self.alias is not None:
-            client, _ = self._client()
+            client, _ = connect(self.tracking_uri)
             client.set_registered_model_alias(registered["name"], self.alias, registered["version"])
-
-    def _client(self) -> tuple[Any, bool]:
-        mlflow = required("mlflow", EXTRA)
-        current = str(mlflow.get_tracking_uri())
-        uri = current if self.tracking_uri is None else self.tracking_uri
-        with answering(uri):
-            return mlflow.MlflowClient(uri), uri == current
 
     def _earlier(self, client: Any, experiment: str, version: str) -> tuple[Any, Any]:
         runs = client.search_runs([experiment], f"tags.`{VERSION_TAG}` = '{version}'", max_results=1)

@@ -43,21 +43,17 @@ class TensorBoard(CheckedFields):
 
     folder: str | None = field(default=None, repr=False)
 
-    def prepare(self, run: TrackerContext) -> Board:
-        """Make the object that logs this run.
-
-        Raises:
-            InvalidInput: there is no folder, or tensorboard is not installed.
-        """
+    def prepare(self, run: TrackerContext) -> _Board:
+        """Make the object that logs this run; raises ``InvalidInput`` without a folder or tensorboard."""
         required(MODULE, EXTRA)
         folder = (run.directory and files.join(run.directory, "tb")) if self.folder is None else self.folder
         if folder is None:
             raise InvalidInput("TensorBoard has no folder, and the run has no runDir; expected one of them.")
         files.locate(folder)
-        return Board(files.absolute(folder))
+        return _Board(files.absolute(folder))
 
 
-class Board:
+class _Board:
     """The event files of one run."""
 
     def __init__(self, folder: str) -> None:
@@ -65,25 +61,21 @@ class Board:
         self._rows, self._steps = Curves(self._mirror), Curves(self._mirror, _STEPS)
 
     def on_start(self, run: TrackerContext) -> None:
-        """Take the configuration, which is written with the first row."""
         self._rows.text("configuration", _table(run.configuration))
         self._rows.text("environment", _table(run.environment))
 
     def on_step(self, run: TrackerContext) -> None:
-        """Write the scalars of a new step, unless an earlier attempt wrote them."""
         if run.clock["step"] > max(self._steps.steps, default=-1):
             self._steps.put(run.clock["step"], {f"step/{name}": value for name, value in run.values.items()})
         self._mirror.copy(_EVERY)
 
     def on_epoch(self, run: TrackerContext) -> None:
-        """Write the new row."""
         self._put(*read_row(run.history[-1]))
         self._rows.flush()
         self._steps.flush()
         self._mirror.copy()
 
     def on_end(self, run: TrackerContext) -> None:
-        """Write the report; if a row is missing, write all rows again."""
         rows = dict(map(read_row, run.history))
         if not rows.keys() <= {*self._rows.steps}:
             for number, figures in sorted(rows.items()):

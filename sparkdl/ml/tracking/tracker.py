@@ -62,11 +62,7 @@ class TrackerContext:
 
 
 class TrackerList:
-    """Calls trackers as events arrive.
-
-    Raises:
-        InvalidInput: a tracker has none of the methods, or cannot be used with this run.
-    """
+    """Calls trackers as events arrive; raises ``InvalidInput`` for a tracker that cannot be used."""
 
     def __init__(self, trackers: Sequence[Any], run: TrackerContext) -> None:
         prepared = [tracker.prepare(run) if hasattr(tracker, "prepare") else None for tracker in trackers]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sparkdl.io.redaction import public
 from sparkdl.ml.tracking.tracker import TrackerContext, TrackerList
 from sparkdl.telemetry.event import Event
 
@@ -33,7 +34,8 @@ class FakeRun:
     """Calls trackers as the driver does."""
 
     def __init__(self, *callbacks: Any, directory: str | None = None, **configuration: Any) -> None:
-        run = TrackerContext("TorchClassifier run", directory, CONFIGURATION | {"runDir": directory} | configuration)
+        shown = directory and public(directory)
+        run = TrackerContext("TorchClassifier run", directory, CONFIGURATION | {"runDir": shown} | configuration)
         self.callbacks = TrackerList(callbacks, run)
         self.event("begin", environment=ENVIRONMENT)
 
