@@ -42,7 +42,9 @@ class LabelParams(ValidatedParams):
     """The label column of a fitted ensemble."""
 
     labelCol: Param[str | list[str] | None] = param(
-        "label column that evaluate() compares with the predictions; None for that of the members", to_labels, None
+        "label column that evaluate() compares with the predictions; None takes the members' label column",
+        to_labels,
+        None,
     )
 
 
@@ -58,7 +60,7 @@ class MembersParams(ConstructedParams, HasSeed, HasParallelism):
     seed: Param[int] = param("seed from which the seeds of all members derive", to_seed, 0)
     runDir: Param[str | None] = param(
         "directory that stores finished members, so that no fit trains them again; a path or URI that executors see "
-        "too. None stores none",
+        "too. With None no member is stored",
         to_path,
         None,
         scope=_SAME_MEMBERS & ~Scope.BASE,
@@ -99,13 +101,13 @@ class BaggingParams(MembersParams):
         scope=Scope.ALL & ~Scope.PARTITIONED,
     )
     maxFeatures: Param[str | float | int | None] = param(
-        "features that a member sees: 'sqrt', 'log2', a share or a number; None for all. A PyTorch member gets 0 for "
+        "features that a member sees: 'sqrt', 'log2', a share or a number; with None all. A PyTorch member gets 0 for "
         "hidden features, other members get a shorter vector",
         by_value(max_features),
         None,
     )
     voting: Param[str | None] = param(
-        "'soft' or 'hard', for classifiers; None for 'soft' if the base has probabilities, else 'hard'",
+        "'soft' or 'hard', for classifiers; None takes 'soft' if the base has probabilities, else 'hard'",
         one_of(("soft", "hard")),
         None,
         scope=_SAME_MEMBERS,
@@ -128,15 +130,15 @@ class BoostingParams(MembersParams, HasValidationIndicatorCol):
         "weightCol; boosting starts from the weights in it"
     )
     numModels: Param[int | None] = param(
-        "largest number of members; None for 50 classifiers or 100 regressors", to_count, None, scope=_SAME_MEMBERS
+        "largest number of members; None takes 50 classifiers or 100 regressors", to_count, None, scope=_SAME_MEMBERS
     )
     learningRate: Param[float | None] = param(
-        "factor of each member's weight; None for 1 with classifiers, 0.1 with regressors",
+        "factor of each member's weight; None takes 1 with classifiers, 0.1 with regressors",
         number(Positive | None, to_float),
         None,
     )
     validationIndicatorCol: Param[str | None] = param(
-        "boolean column, for regressors; true makes a row a validation row, which members do not see; None for none",
+        "boolean column, for regressors; true marks a validation row, which members do not see; None marks no row",
         to_string,
         None,
     )
@@ -166,7 +168,7 @@ class StackingParams(FoldCountParams):
     )
     meta: Param[Estimator[Any] | None] = param(
         "estimator that learns from the predictions of the bases, or a Pipeline that ends in one; fit sets its feature "
-        "and label columns. None for LogisticRegression() with classifiers, LinearRegression() with regressors",
+        "and label columns. None takes LogisticRegression() with classifiers, LinearRegression() with regressors",
         to_estimator,
         None,
     )

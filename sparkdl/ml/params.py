@@ -75,8 +75,8 @@ class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol
     """Output columns of a model."""
 
     thresholds: Param[list[float] | None] = param(
-        "one per class; the prediction has the largest probability / threshold; None for 1 each. With multiLabel one "
-        "per label; a prediction is 1 if the probability exceeds it; None for 0.5 each",
+        "one per class; the prediction has the largest probability / threshold; with None each is 1. With multiLabel "
+        "one per label; a prediction is 1 if the probability exceeds it; with None each is 0.5",
         to_thresholds,
         None,
     )
@@ -113,7 +113,9 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
         "cpu or cuda; a fitted model scores on the CPU until its own device is set", one_of(("cpu", "cuda")), "cpu"
     )
     collate: Param[Callable[..., Any] | None] = param(
-        "collate(inputs, target) -> (inputs, target), applied to every batch; None for none", to_function, None
+        "collate(inputs, target) -> (inputs, target), applied to every batch; None leaves batches unchanged",
+        to_function,
+        None,
     )
 
 
@@ -133,7 +135,7 @@ class RunParams(ConstructedParams):
         _RESTARTS,
     )
     taskCpus: Param[int | None] = param(
-        "cores of each task that trains; None for spark.task.cpus", to_count, None, _HOW
+        "cores of each task that trains; None takes spark.task.cpus", to_count, None, _HOW
     )
     taskGpus: Param[float | None] = param(
         "GPUs of each task that trains, below 1 if tasks share one; with device='cuda' None is 1, if the executors "
@@ -164,16 +166,16 @@ class RunParams(ConstructedParams):
         "restarts of a failed gang; a failure that would recur causes none", number(Natural), 3, _RESTARTS
     )
     minWorkers: Param[int | None] = param(
-        "smallest gang that starts if slots are missing; None for numWorkers", to_count, None, _RESTARTS
+        "smallest gang that starts if slots are missing; None takes numWorkers", to_count, None, _RESTARTS
     )
     elasticTimeout: Param[float] = param(
         "seconds to wait for the slots of all workers before fewer start", to_amount, 300.0, _RESTARTS
     )
     maxRounds: Param[int | None] = param(
-        "largest number of rounds of an algorithm; None for no limit", to_count, None, _ONLY_ROUNDS
+        "largest number of rounds of an algorithm; None sets no limit", to_count, None, _ONLY_ROUNDS
     )
     maxSeconds: Param[float | None] = param(
-        "seconds after which no other round begins; None for no limit", to_amount, None, _ONLY_ROUNDS
+        "seconds after which no other round begins; None sets no limit", to_amount, None, _ONLY_ROUNDS
     )
     telemetry: Param[bool] = param(
         "whether workers report progress, phases and events; False sends only heartbeats", to_boolean, True, _HOW
@@ -207,14 +209,14 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         _STEPS,
     )
     learningRate: Param[float | None] = param(
-        "learning rate of the optimizer; None for the optimizer's default", to_amount, None, _STEPS
+        "learning rate of the optimizer; None takes the optimizer's default", to_amount, None, _STEPS
     )
     optimizerArgs: Param[dict[str, Any]] = param(
         "other arguments of the optimizer by name, such as weight_decay", to_arguments, {}, _STEPS
     )
     scheduler: Param[SchedulerFactory | None] = param(
         "called with the optimizer, and with steps_per_epoch and epochs if it takes them; ReduceLROnPlateau gets the "
-        "value of monitor. Rounds step it once a round. None for none",
+        "value of monitor. Rounds step it once a round. With None the learning rate is constant",
         to_function,
         None,
         _STEPS,
@@ -235,20 +237,22 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         AllReduce(),
     )
     weightCol: Param[str | None] = param(
-        "column of the rows' weights in the loss, at least 0; None for 1 each", to_string, None
+        "column of the rows' weights in the loss, at least 0; with None each row weighs 1", to_string, None
     )
     validationIndicatorCol: Param[str | None] = param(
-        "boolean column; true keeps a row out of training and in validation; None for none", to_string, None
+        "boolean column; true marks a validation row, which training does not see; None marks no row",
+        to_string,
+        None,
     )
     validationFraction: Param[float | None] = param(
         "share of the rows that are validation rows, as a hash of idCol decides, or without it of inputs and labels; "
-        "None for none",
+        "with None all rows are training rows",
         to_fraction,
         None,
     )
     classWeights: Param[list[float] | str | None] = param(
         "weights of a classifier's classes in the loss, by which row weights are multiplied: 'balanced', inverse to "
-        "their training rows, or a list of one for each class; None for 1 each",
+        "their training rows, or a list of one for each class; with None each class weighs 1",
         to_class_weights,
         None,
     )
@@ -280,7 +284,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     )
     compile: Param[str | None] = param(
         "backend that compiles the model, such as inductor; if it fails, the model runs uncompiled, with a "
-        "warning. None for none",
+        "warning. With None nothing compiles the model",
         to_string,
         None,
         _NOT_IN_ROUNDS,
@@ -299,7 +303,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         _NOT_IN_ROUNDS,
     )
     maxGradNorm: Param[float | None] = param(
-        "largest L2 norm of the global gradient, or with local steps of each worker's own; None for any",
+        "largest L2 norm of the global gradient, or with local steps of each worker's own; None sets no limit",
         number(Annotated[float, Rule("a number above 0", lambda number: number > 0)] | None, to_float),
         None,
         _STEPS,
@@ -321,7 +325,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     )
     monitor: Param[str | None] = param(
         "column of the history that patience, keepBest and ReduceLROnPlateau compare, such as 'valid_auc' for a metric "
-        "'auc'; None for valid_loss, or without validation rows loss or objective",
+        "'auc'; None takes valid_loss, or without validation rows loss or objective",
         to_string,
         None,
     )
@@ -332,13 +336,13 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         "improvement of monitor below which an epoch, or round, is no better", to_amount, 0.0
     )
     keepBest: Param[bool | None] = param(
-        "whether the model has the weights of the epoch, or round, with the best value of monitor, not the last; None "
-        "for yes with validation rows or patience",
+        "whether the model has the weights of the epoch, or round, with the best value of monitor, not the last; with "
+        "None it has them if there are validation rows or patience is set",
         to_boolean,
         None,
     )
     augment: Param[Callable[..., Any] | None] = param(
-        "augment(inputs, target, generator) -> (inputs, target), for training batches; None for none",
+        "augment(inputs, target, generator) -> (inputs, target), for training batches; None leaves them unchanged",
         to_function,
         None,
         _STEPS,
