@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl.checkpoint.async_saver import Checkpoint, Saved, Saver, copied
-from sparkdl.checkpoint.compatibility import Compatibility
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.manifest import Manifest
-from sparkdl.checkpoint.restore import restore
+from sparkdl.checkpoint.restore import Compatibility, restore
 from sparkdl.checkpoint.sharding import shard, unshard
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints

@@ -28,9 +28,8 @@ from sparkdl.rounds import add
 from sparkdl.rounds.aggregation import scalars
 from sparkdl.rounds.parameters import Weights, module_of
 from sparkdl.telemetry.step_timer import end_step, enter_phase
-from sparkdl.training.evaluate import observe
 from sparkdl.training.loss import Criterion
-from sparkdl.training.metrics import MetricAccumulator, local_states, open_metrics, together
+from sparkdl.training.metrics import MetricAccumulator, local_states, observe, open_metrics, together
 from sparkdl.training.objective import Objective, forward, trained
 
 ROWS = 8192

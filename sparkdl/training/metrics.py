@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group
+from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
-from sparkdl.training.loss import shapes
+from sparkdl.training.loss import Criterion, shapes
 from sparkdl.training.monitored_value import named_metrics
+from sparkdl.training.objective import forward
 
 Metrics = Mapping[str, Any]
 
@@ -190,3 +192,28 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def observe(module: nn.Module, criterion: Criterion, batches: Iterable[Batch], meter: MetricAccumulator) -> None:
+    """Accumulate batches in evaluation mode; the module's training mode is restored afterwards."""
+    was_training = module.training
+    module.eval()
+    with torch.no_grad():
+        for batch in batches:
+            if batch.weight:
+                output = forward(module, batch.inputs)
+                meter.add(criterion(output, batch), batch.weight, *criterion.arguments(output, batch))
+    module.train(was_training)
+
+
+@contextmanager
+def restoring(module: nn.Module) -> Iterator[None]:
+    """Restore parameters and buffers after the block, whether it overwrites or replaces them or their modules."""
+    registries = [one for part in module.modules() for one in (part._parameters, part._buffers, part._modules)]
+    names = [(registry, dict(registry)) for registry in registries]
+    copies = [(value, value.data, value.detach().clone()) for value in (*module.parameters(), *module.buffers())]
+    yield
+    for registry, before in names:
+        registry.update(before)  # type: ignore[arg-type]
+    for value, data, kept in copies:
+        value.data = data.copy_(kept)

@@ -31,9 +31,8 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
-from sparkdl.training.evaluate import observe
 from sparkdl.training.loop import Training
-from sparkdl.training.metrics import MetricAccumulator, local_states, open_metrics, together
+from sparkdl.training.metrics import MetricAccumulator, local_states, observe, open_metrics, together
 from sparkdl.training.objective import Objective
 from tests.contracts import work
 

@@ -20,8 +20,7 @@ from sparkdl.cluster.tasks import TaskResult, TaskRunner
 from sparkdl.data.columns import InputColumn
 from sparkdl.data.transforms import Transforms
 from sparkdl.ensembles.base_learner import task_settings
-from sparkdl.ensembles.members.failures import with_others
-from sparkdl.ensembles.members.member import Member, Models, Plan
+from sparkdl.ensembles.members.member import Member, Models, Plan, with_others
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_work import MemberWork
 from sparkdl.ensembles.resampling.subspace import masked

@@ -11,11 +11,17 @@ eta = 1 and beta = 0; FedSGD, with ``epochs=1`` and one batch per client); T. Hs
 effects of non-identical data distribution, 2019 (FedAvgM); T. Li et al., Federated optimization in heterogeneous
 networks, MLSys 2020 (FedProx, mu). K counts the clients whose rows have a positive weight.
 
-With ``quantize_bits``, a client's update w - w_k is quantized without bias: see ``sparkdl.rounds.quantization``.
+With ``quantize_bits``, each tensor h of a client's update w - w_k is quantized without bias to b bits, E q = h:
+
+    step = (max h - min h) / (2^b - 1)
+    q_i  = min h + step * (floor s_i + B_i)    s_i = (h_i - min h) / step,  B_i = 1 with probability s_i - floor s_i
+
+(J. Konecny et al., Federated learning: strategies for improving communication efficiency, 2016, section 3.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -31,7 +37,6 @@ from sparkdl.rounds.aggregation import average, positive, scalars, scaled
 from sparkdl.rounds.clients import Clients
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import Weights, flatten, load, module_of, rest, start, trainable, unflatten
-from sparkdl.rounds.quantization import packed, quantised_each
 from sparkdl.training.objective import Objective
 from sparkdl.training.strategies.outer_update import outer_update
 
@@ -173,3 +178,30 @@ class _Training:
             total[f"weights/{name}"].add_(trained[name].cpu(), alpha=share)
         for name, value in (("share", share), ("loss", float(loss)), ("clients", 1.0)):
             total[name] += value
+
+
+def quantised(values: Tensor, bits: int, random: torch.Generator) -> Tensor:
+    """A tensor's values after quantization, in its shape and dtype."""
+    # Drawn in any case: whether equal values stay equal depends on the device's rounding, and the next tensor's numbers
+    # must not.
+    chance = torch.rand(values.shape, generator=random, dtype=values.dtype)
+    low, levels = values.min(), (1 << bits) - 1
+    step = (values.max() - low) / levels
+    if not float(step):
+        return values.clone()
+    scaled = (values - low) / step
+    floor = scaled.floor()
+    up = chance < scaled - floor
+    return low + (floor + up).clamp(max=levels) * step  # rounding may raise s of the maximum above ``levels``
+
+
+def quantised_each(flat: Tensor, sizes: Sequence[int], bits: int, random: torch.Generator) -> Tensor:
+    """Quantize concatenated tensors of these ``sizes``, ``[n]``, except those that would not shrink."""
+    shrinks = [packed(size, flat.element_size(), bits) < size * flat.element_size() for size in sizes]
+    pairs = zip(torch.split(flat, list(sizes)), shrinks, strict=True)
+    return torch.cat([quantised(tensor, bits, random) if shrunk else tensor for tensor, shrunk in pairs])
+
+
+def packed(count: int, size: int, bits: int | None) -> int:
+    """Bytes that a client sends for ``count`` numbers of ``size`` bytes; ``bits`` is None without quantization."""
+    return count * size if bits is None else min(count * size, -(-count * bits // 8) + 2 * size)

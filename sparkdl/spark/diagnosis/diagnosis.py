@@ -46,7 +46,7 @@ from sparkdl.spark.diagnosis.job import collect_each, deadline
 from sparkdl.spark.diagnosis.probes import ChannelProbe, disks
 from sparkdl.spark.diagnosis.settings_checks import dynamic_allocation_check, encryption_check, registered, slots_check
 from sparkdl.spark.slots.capacity import executors, find_slots
-from sparkdl.spark.slots.settings import setting
+from sparkdl.spark.slots.task_resources import setting
 from sparkdl.spark.warm_up import share_workers
 from sparkdl.telemetry.protocol import Endpoint
 

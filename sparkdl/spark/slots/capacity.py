@@ -17,8 +17,7 @@ from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.spark.job_watch import Report
-from sparkdl.spark.slots.settings import setting
-from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS, TASK_GPUS, TaskResources
+from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS, TASK_GPUS, TaskResources, setting
 
 _ENCRYPTION = (
     "spark.network.crypto.enabled",

@@ -24,7 +24,7 @@ from sparkdl.training.layouts.arithmetic import (
     in_channels_last,
     sync_batch_norm,
 )
-from sparkdl.training.layouts.state_check import check_fit, kind_of
+from sparkdl.training.layouts.replica_check import check_fit, kind_of
 from sparkdl.training.objective import Objective, forward, trained
 
 

@@ -16,12 +16,11 @@ from sparkdl.cluster.local_tasks import InlineTaskRunner, ShardedData
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import generator
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
+from sparkdl.rounds.algorithms.fedavg import FederatedAveraging, packed, quantised, quantised_each
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_training import Local
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
-from sparkdl.rounds.quantization import packed, quantised, quantised_each
 from sparkdl.training.objective import Objective
 from tests.contracts import work
 from tests.contracts.algorithm_contract import AlgorithmContract

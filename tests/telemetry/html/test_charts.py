@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sparkdl.telemetry.html import history_charts
-from sparkdl.telemetry.html.binning import BINS, dominant, rates, width
 from sparkdl.telemetry.html.style import MOST_POINTS, labels
 from sparkdl.telemetry.html.tables import page_tables
-from sparkdl.telemetry.html.time_charts import Unit, phase_shares
+from sparkdl.telemetry.html.time_charts import BINS, Unit, dominant, phase_shares, rates, width
 from sparkdl.telemetry.step_timer import PHASES
 from tests.telemetry.html.cases import rows
 from tests.telemetry.html.made import event, run, step

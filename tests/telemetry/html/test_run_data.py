@@ -14,8 +14,8 @@ from sparkdl.cli.report import main as report
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.chrome_trace import trace
 from sparkdl.telemetry.html import RunData, read_runs
-from sparkdl.telemetry.html.binning import dominant, rates
 from sparkdl.telemetry.html.tables import page_tables
+from sparkdl.telemetry.html.time_charts import dominant, rates
 from tests.telemetry.html.made import START, event, gang, run, step, written
 
 FULL = 100  # a page takes a fifth of a second
