@@ -67,7 +67,7 @@ check: $(INSTALLED) docs ## style, types, layers, sizes and the documentation, i
 	$(BIN)/pytest -q tests/style
 
 stubs: $(INSTALLED) ## accessors and constructors of Params, for type checkers, editors and pages
-	$(BIN)/python -m sparkdl.ml.param_stubs sparkdl.ml.params sparkdl.ensembles.declarations \
+	$(BIN)/python -m docs.param_stubs sparkdl.ml.params sparkdl.ensembles.declarations \
 		docs/params.md docs/ensembles.md
 	$(BIN)/ruff format --quiet sparkdl/ml/params.pyi sparkdl/ensembles/declarations.pyi
 	$(BIN)/ruff check --quiet --fix sparkdl/ml/params.pyi sparkdl/ensembles/declarations.pyi

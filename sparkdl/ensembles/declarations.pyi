@@ -1,6 +1,6 @@
 # mypy: disable-error-code="assignment,override"
 # Params of pyspark.ml's mixins may be None here, and labelCol a list.
-"""Generated from ``sparkdl.ensembles.declarations`` by ``sparkdl.ml.param_stubs``; do not edit."""
+"""Generated from ``sparkdl.ensembles.declarations`` by ``docs.param_stubs``; do not edit."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
         batchSize: Param[int] = param("rows of a batch", number(Count), 256)
 
 This class has ``getBatchSize`` and ``setBatchSize``. A subclass of ``ConstructedParams`` also has a constructor and a
-``setParams`` with an argument for each Param. ``param_stubs`` writes the same methods into stubs for type checkers.
+``setParams`` with an argument for each Param. docs/param_stubs.py writes the same methods into stubs for type checkers.
 """
 
 from __future__ import annotations

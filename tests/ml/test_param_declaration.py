@@ -15,11 +15,11 @@ from pyspark.ml.param import Param
 from torch import nn
 
 import sparkdl
+from docs.param_stubs import stub_of, with_tables
 from sparkdl.ensembles import declarations
 from sparkdl.io.fields import Natural
 from sparkdl.ml import params
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param, with_default
-from sparkdl.ml.param_stubs import stub_of, with_tables
 from sparkdl.ml.param_types import number, to_list, to_string
 from sparkdl.ml.params import TrainingParams
 

@@ -10,6 +10,7 @@
     reduce to one worker by a ring           N alpha + 2 (N - 1)/N M/B
     broadcast by a tree            ceil(log2 N) (alpha + M/B)
     exchange with k neighbours               alpha + k M/B
+    S parameter servers                    2 alpha + 2 N M/(S B)
 
 In an all-gather or all-to-all, workers send to all others at once. If workers share hosts, an all-gather is a ring with
 ``N - 1`` messages, as ``Group.all_gather_into`` does it. NCCL chooses its own algorithms.
@@ -131,6 +132,12 @@ def neighbours(size: float, hosts: Hosts, hops: Sequence[int]) -> Traffic:
     workers = len(hosts)
     distances = {hop % workers for hop in hops} - {0}
     return _round(size, hosts, [(rank, (rank + far) % workers) for far in distances for rank in range(workers)])
+
+
+def parameter_server(size: float, hosts: Hosts, servers: int = 1) -> Traffic:
+    """Every worker sends ``size`` bytes to servers, each with a host and a share of the bytes, and gets as many."""
+    busiest = max(len(hosts) / servers, *Counter(hosts).values())
+    return Traffic(size, 2, 2 * busiest * size)
 
 
 def layered(size: float, groups: Sequence[Hosts]) -> Traffic:

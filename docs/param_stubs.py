@@ -24,7 +24,7 @@ from sparkdl.ml.persistence.formatting import format_value
 
 _HEADER = '''# mypy: disable-error-code="assignment,override"
 # Params of pyspark.ml's mixins may be None here, and labelCol a list.
-"""Generated from ``{name}`` by ``sparkdl.ml.param_stubs``; do not edit."""
+"""Generated from ``{name}`` by ``docs.param_stubs``; do not edit."""
 '''
 _LITERALS = (str, int, float, bool, type(None))
 _TABLE = re.compile(r"(<!-- params: (.*) -->\n\n)(?:\|.*\n)*")
