@@ -82,12 +82,9 @@ class IndexToString(FeatureStage):
 
 @dataclass(frozen=True)
 class OneHotEncoderModel(FeatureStage):
-    """A vector with 1 at the index of the category.
+    """A vector with 1 at the index of the category, of ``sizes`` categories; ``drop_last`` gives the last one no place.
 
-    Attributes:
-        sizes: the number of categories of each column.
-        keep: whether other indices are a category of their own, after the last.
-        drop_last: whether the last category has no place in the vector.
+    With ``keep``, other indices are a category of their own, after the last.
     """
 
     sizes: tuple[int, ...] = ()

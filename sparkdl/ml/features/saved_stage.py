@@ -19,12 +19,7 @@ from sparkdl.ml.features.column import Array
 
 @dataclass(frozen=True)
 class SavedStage:
-    """A saved stage.
-
-    Attributes:
-        uri: of its folder.
-        metadata: the object in ``metadata/part-*``.
-    """
+    """A saved stage: the ``uri`` of its folder, and ``metadata``, the object in ``metadata/part-*``."""
 
     uri: str
     metadata: dict[str, Any]

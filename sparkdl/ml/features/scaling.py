@@ -18,12 +18,7 @@ def _inverse(values: Array, of_zero: float = 0.0) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class StandardScalerModel(FeatureStage):
-    """Subtracts the mean, and divides by the standard deviation; a deviation of 0 gives 0.
-
-    Attributes:
-        shift: float64 ``[width]``; None: none.
-        scale: float64 ``[width]``; None: 1.
-    """
+    """Subtracts the mean, ``shift``, and divides by the standard deviation, 1 / ``scale``; a deviation of 0 gives 0."""
 
     names: ClassVar[tuple[str, str, str, str]] = ("withMean", "mean", "withStd", "std")
 

@@ -66,11 +66,7 @@ class CachedModel:
 
 
 class ModelCache:
-    """Cache of models, least recently used out first.
-
-    A new model always fits, however large. Queries with several models, and a worker that serves several queries, keep
-    all of them within the limit, in bytes of weights.
-    """
+    """Models within a limit of bytes of weights, least recently used out first; a new model always fits."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit

@@ -159,12 +159,9 @@ def _moved(inputs: tuple[Input | Array, ...], device: torch.device, collate: Col
 def _joined(moved: Callable[[slice], tuple[Input, ...]], rows: int, loaded: CachedModel) -> Tensor:
     assert loaded.rows is not None
     on_gpu, scores = loaded.device.type == "cuda", None
-    pieces = batches(rows, loaded.rows)
+    arrived: Iterator[tuple[slice, tuple[Input, ...]]] = ((one, moved(one)) for one in batches(rows, loaded.rows))
     if on_gpu and rows > loaded.rows:  # the next rows are copied while these are computed
-        sent = ((piece, moved(piece)) for piece in pieces)
-        arrived = prefetch_to(loaded.device, sent, lambda one: device_tensors(one[1]), depth=1)
-    else:
-        arrived = ((piece, moved(piece)) for piece in pieces)
+        arrived = prefetch_to(loaded.device, arrived, lambda one: device_tensors(one[1]), depth=1)
     for piece, inputs in arrived:
         output, expected = _forward(loaded, inputs), piece.stop - piece.start
         if not isinstance(output, Tensor):

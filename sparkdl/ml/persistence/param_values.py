@@ -29,9 +29,7 @@ class NotDescribable(Exception):
 class AllowedTypes:
     """The types that a Param may hold besides JSON, frozen dataclasses and the user's functions.
 
-    Attributes:
-        classes: their subclasses may be named.
-        instances: whether the Param may hold instances of them, made again from the constructor's arguments.
+    Subclasses of ``classes`` may be named. With ``instances``, the constructor's arguments make instances again.
     """
 
     classes: tuple[type, ...] = ()

@@ -11,6 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -26,12 +27,7 @@ from sparkdl.ml.tracking.connection import EXTRA
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model for MLflow.
-
-    Attributes:
-        write: writes the data into a folder of this host, which does not exist.
-        signature: MLflow's; None if unknown.
-    """
+    """A model for MLflow: ``write`` writes its data into a new folder of this host; ``signature`` may be unknown."""
 
     write: Callable[[str], object]
     signature: Any
@@ -39,11 +35,7 @@ class ServedModel:
 
 def served_torch_model(model: TorchModel) -> ServedModel:
     """A ``TorchModel`` for MLflow."""
-
-    def write(folder: str) -> None:
-        write_folder(model, folder)
-
-    return ServedModel(write, _signature(model.predictor(CachedModel(model.module()))))
+    return ServedModel(partial(write_folder, model), _signature(model.predictor(CachedModel(model.module()))))
 
 
 def log_model(client: Any, run: Any, model: ServedModel, *, code_paths: Sequence[str], step: int = 0) -> Any:
