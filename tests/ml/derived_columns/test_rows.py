@@ -140,12 +140,11 @@ def held(name: str, fraction: float):
     return hashed < F.lit(int(-(2**63) + fraction * 2**64))
 
 
-@pytest.mark.parametrize("strategy", [{"epochs": 3, "patience": 2}, {"strategy": ParallelSGD(rounds=2)}])
-def test_fit_equals_one_with_an_indicator_of_the_same_hash(data, strategy, caplog):
+def test_fit_equals_one_with_an_indicator_of_the_same_hash(data, caplog):
     caplog.set_level("INFO", "sparkdl.ml.fit_monitor")
-    by_fraction = rows.classifier(validationFraction=0.25, **strategy).fit(data.repartition(3))
-    indicated = rows.classifier(validationIndicatorCol="held", **strategy)
-    by_column = indicated.fit(data.withColumn("held", held("row", 0.25)))
+    fit = partial(rows.classifier, strategy=ParallelSGD(rounds=2))
+    by_fraction = fit(validationFraction=0.25).fit(data.repartition(3))
+    by_column = fit(validationIndicatorCol="held").fit(data.withColumn("held", held("row", 0.25)))
     taken = data.where(held("row", 0.25)).count()
     logged = f"validationFraction=0.25: {data.count() - taken} training rows and {taken} validation rows"
     assert [record.message for record in caplog.records if record.name == "sparkdl.ml.fit_monitor"] == [logged]

@@ -58,19 +58,16 @@ class Repeated(nn.Module):
         return self.state(self.twice(self.twice(x)).unsqueeze(1))[0].squeeze(1)
 
 
-def test_the_last_call_of_a_layer_counts():
+def in_place() -> nn.Module:
+    return nn.Sequential(deep()[0], nn.ReLU(inplace=True), nn.Linear(5, 2))
+
+
+def test_the_last_call_of_a_layer_counts_before_the_next_layer_changes_it():
     module = Repeated()
     model = TorchModel(factory=Repeated, weights=pack(module), signature=[([3], "float32")])._set(inputCols=["x"])
     with torch.inference_mode():
         wanted = module.twice(module.twice(torch.from_numpy(X))).numpy()
     np.testing.assert_allclose(np.stack(model.withOutputs("twice").predict(X)["prediction"]), wanted, atol=1e-6)
-
-
-def in_place() -> nn.Module:
-    return nn.Sequential(deep()[0], nn.ReLU(inplace=True), nn.Linear(5, 2))
-
-
-def test_the_next_layer_may_change_its_input_in_place():
     found = np.stack(made(in_place).withOutputs("0").predict(X)["prediction"])
     np.testing.assert_allclose(found, deep()[0](torch.from_numpy(X)).detach(), rtol=1e-5)
     assert found.min() < 0

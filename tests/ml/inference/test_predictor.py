@@ -25,7 +25,6 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.local_folder import write_folder
 from sparkdl.training.rng import random_state
 from tests.ml import nets
-from tests.sessions import frame
 
 X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 
@@ -119,8 +118,9 @@ def test_names_missing_numbers_and_no_rows():
     assert np.isnan(columns(made(), rows)["prediction"]).tolist() == [True] + [False] * 19
     scalars = pd.DataFrame({"x": [1.0, np.nan]})
     assert np.isnan(columns(made(nn.PReLU, "regressor"), scalars)["prediction"]).tolist() == [False, True]
-    result = made().predict(np.empty((0, 3), np.float32))
-    assert (list(result), len(result)) == (["prediction", "probability", "rawPrediction"], 0)
+    table = pa.table({"x": pa.array([], pa.list_(pa.float64()))})
+    for none in (X[:0], pd.DataFrame({"x": list(X)})[:0], {"x": []}, [], table):
+        assert len(made().predict(none)["prediction"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -130,25 +130,13 @@ def test_names_missing_numbers_and_no_rows():
         (made, pd.DataFrame({"x": ["a", "b"]}), "column 'x' has type string"),
         (made, pd.DataFrame({"x": [[1.0, 2.0, 3.0], None]}), "null"),
         (made, pd.DataFrame({"x": [None, None]}), "has 2 nulls in 2 rows"),
-        *[
-            (made, pd.DataFrame({"x": pd.Series([1, null], dtype=dtype)}), "column 'x' has 1 nulls in 2 rows")
-            for null, dtype in [
-                (None, "Int64"),
-                (pd.NA, "Float64"),
-                (None, "boolean"),
-                (pd.NA, object),
-                (pd.NaT, object),
-            ]
-        ],
+        *((made, {"x": pd.Series([1, None], dtype=kind)}, "has 1 nulls in 2 rows") for kind in ("Int64", "boolean")),
+        *((made, {"x": pd.Series([1, null], dtype=object)}, "has 1 nulls in 2 rows") for null in (pd.NA, pd.NaT)),
         (made, np.float32(1.0), "column 'x' cannot be read"),
         (made, np.zeros((4, 5), int), r"cannot read 'x', whose rows are float32 \[5\]; expected float32 \[3\], as in"),
         (lambda: made(signature=None), np.zeros((4, 3), int), r"cannot read 'x', whose rows are int64 \[3\]; expected"),
         (lambda: made(signature=None, assembleInputs=True), X[:, :2], r"whose rows are float32 \[2\]; expected"),
-        (
-            scaled,
-            {"x": np.zeros((1, 3, 2)), "kind": [0.5], "price": [1]},
-            "column 'kind' has 1 values that are not whole",
-        ),
+        (scaled, {"x": np.zeros((1, 3, 2)), "kind": [0.5], "price": [1]}, "'kind' has 1 values that are not whole"),
         (made, [[1.0, 2.0, 3.0], [1.0]], "length"),
         (scaled, X, "expected a DataFrame or a Table with 'x', 'kind', 'price', or a mapping"),
         (scaled, {"x": np.zeros((4, 3, 2)), "kind": np.zeros(3, int), "price": np.zeros(4)}, r"\[4, 3, 4\] rows"),
@@ -157,18 +145,6 @@ def test_names_missing_numbers_and_no_rows():
 def test_invalid_inputs_raise(make, data, message):
     with pytest.raises(InvalidInput, match=message):
         make().predict(data)
-
-
-@pytest.mark.parametrize(
-    ("factory", "kind"), [(nets.scores, "classifier"), (nets.Line, "regressor"), (nets.Autoencoder, "estimator")]
-)
-def test_predictions_equal_those_of_transform(spark, factory, kind):
-    model = made(factory, kind)
-    # One partition gives both the same batch: sums of float32 depend on its size.
-    rows = model.transform(frame({"x": X}).coalesce(1)).toPandas()
-    for name, values in columns(model, X).items():
-        there = np.stack([row.toArray() if hasattr(row, "toArray") else np.asarray(row) for row in rows[name]])
-        np.testing.assert_allclose(values, there, rtol=1e-6)
 
 
 class Drawing(nn.Module):
@@ -222,14 +198,6 @@ def test_folders_are_those_of_spark(spark, tmp_path):
     np.testing.assert_array_equal(columns(loaded, X)["prediction"], columns(model, X)["prediction"])
 
 
-def test_setters_change_the_predictions_of_a_model_that_predicted_before():
-    model = made()
-    assert list(model.predict(X)) == ["prediction", "probability", "rawPrediction"]
-    model.setProbabilityCol("").setThresholds([1.0, 1e9, 1e9])
-    assert list(model.predict(X)) == ["prediction", "rawPrediction"]
-    assert set(model.predict(X)["prediction"]) == {0.0}
-
-
 def test_a_pickled_model_has_no_module_of_predict():
     model = made()
     before = len(cloudpickle.dumps(model))
@@ -237,12 +205,7 @@ def test_a_pickled_model_has_no_module_of_predict():
     assert len(cloudpickle.dumps(model)) < before + 200
     pd.testing.assert_frame_equal(cloudpickle.loads(cloudpickle.dumps(model)).predict(X), wanted)
     pd.testing.assert_frame_equal(model.copy().predict(X), wanted)
-
-
-def test_no_rows_of_any_form_give_no_predictions():
-    table = pa.table({"x": pa.array([], pa.list_(pa.float64()))})
-    for rows in (pd.DataFrame({"x": list(X)})[:0], {"x": []}, [], table):
-        assert len(made().predict(rows)["prediction"]) == 0
+    assert list(model.setProbabilityCol("").predict(X)) == ["prediction", "rawPrediction"]  # also after a prediction
 
 
 def test_a_description_of_another_label_column_is_ignored():
@@ -265,18 +228,17 @@ print(predictor.inputs, predictor.outputs)
 """
 
 
-@pytest.mark.parametrize("params", [{"inputCols": ["x"]}, {"featuresCol": "x"}])
-def test_a_saved_model_predicts_without_pyspark(spark, tmp_path, params):
+def test_a_saved_model_predicts_without_pyspark(spark, tmp_path):
     model = made(thresholds=[1.0, 2.0, 3.0], rawPredictionCol="")
+    wanted = np.stack(list(model.predict(X)["probability"]))
     model.clear(model.inputCols)
-    model._set(**params)
-    model.save(str(tmp_path / "model"))
+    model._set(featuresCol="x").save(str(tmp_path / "model"))
     np.save(tmp_path / "x.npy", X)
     paths = [str(tmp_path / name) for name in ("model", "x.npy", "out.npy")]
     command = [sys.executable, "-c", WITHOUT_PYSPARK, *paths]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
     assert printed == "['x'] ['prediction', 'probability']\n"
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), np.stack(list(model.predict(X)["probability"])))
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), wanted)
 
 
 def test_only_models_and_pipelines_have_a_predictor(tmp_path):

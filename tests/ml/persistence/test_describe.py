@@ -26,7 +26,7 @@ from torch import nn
 from sparkdl import AllReduce
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.persistence.describe import describe
-from sparkdl.ml.persistence.formatting import format_full_value, format_value
+from sparkdl.ml.persistence.formatting import format_value
 from sparkdl.ml.persistence.nested_params import params_in, within
 from sparkdl.training.strategies.reducers.exact import Exact
 from tests.ml import nets
@@ -158,11 +158,6 @@ ITSELF.append(ITSELF)
 )
 def test_value_fits_on_one_line(value, text):
     assert format_value(value) == text
-
-
-def test_override_formats_nested_values():
-    text = format_full_value([Plain(), {"a": Plain()}], lambda value: "plain" if isinstance(value, Plain) else None)
-    assert text == "[plain, {'a': plain}]"
 
 
 # ---- Params ----------------------------------------------------------------------------------------------------------

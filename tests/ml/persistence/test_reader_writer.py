@@ -26,7 +26,6 @@ from sparkdl.ml.persistence.reader_writer import escaped, modules_of
 from tests.ml import nets
 from tests.ml.persistence.test_export import Choosy, rewritten
 from tests.ml.persistence.test_factory import Callback, by_row
-from tests.sessions import frame
 
 SCALED = partial(nets.Scaled, 5, scale=0.5)
 ODD = "a b[1]{c,d}*?%20#\u00e9^\\"
@@ -49,11 +48,12 @@ def line(factory, **others):
     return TorchModel(factory=factory, **options)
 
 
+SCALED_ROWS = {"a": np.ones((20, 2, 2)), "b": np.arange(20) % 4, "c": np.arange(20.0)}
+ROWS = {"features": np.random.default_rng(5).normal(size=(20, 3)).astype(np.float32)}
+
+
 def scored(model):
-    random = np.random.default_rng(5)
-    scaled = {"a": random.normal(size=(20, 2, 2)), "b": np.arange(20) % 5, "c": random.normal(size=20)}
-    rows = frame(scaled | {"features": random.normal(size=(20, 3))})
-    return [row["prediction"] for row in model.transform(rows).select("prediction").collect()]
+    return model.predict(SCALED_ROWS if len(model.predictor().inputs) == 3 else ROWS)["prediction"].tolist()
 
 
 def files_of(path):
@@ -125,35 +125,28 @@ def test_factory_without_name_is_saved_as_program(spark, tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp64"])
 def test_program_has_precision_of_its_model(spark, tmp_path, precision):
-    wide = precision == "fp64"
-    module = nets.Line().double() if wide else nets.Line()
-    model = line(module, precision=precision, signature=[([3], "float64" if wide else "float32")], output=[1])
+    name = "float64" if precision == "fp64" else "float32"
+    module = nets.Line().to(getattr(torch, name))
+    model = line(module, precision=precision, signature=[([3], name)], output=[1])
     model.save(str(tmp_path / "model"))
     loaded = TorchModel.load(str(tmp_path / "model"))
-    assert {tensor.dtype for tensor in loaded.module().parameters()} == {torch.float64 if wide else torch.float32}
+    assert {str(tensor.dtype) for tensor in loaded.module().parameters()} == {f"torch.{name}"}
     assert scored(loaded) == scored(model)
 
 
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (lambda: line(CHOOSY), "Choosy cannot be exported"),
-        (lambda: line(nets.Line(), signature=None), "inputs are not known"),
-    ],
-    ids=["choosy", "no signature"],
-)
-def test_pickled_architecture_warns_and_needs_trust(spark, tmp_path, model, reason):
-    path = str(tmp_path / "model")
+def test_pickled_architecture_warns_and_needs_trust(spark, tmp_path):
+    model, reason, path = line(CHOOSY), "Choosy cannot be exported", str(tmp_path / "model")
     with pytest.warns(UserWarning, match=f"saved as a pickle, .*trust=True.*: .*{reason}"):
-        model().save(path)
+        model.save(path)
     assert files_of(tmp_path / "model") == {"model.pkl", "weights.safetensors"}
     with pytest.raises(InvalidInput, match=r"pickled parts.*the model's architecture.*trust=True.*spark.sparkdl.trust"):
         TorchModel.load(path)
-    for loaded in (TorchModel.load(path, trust=True), TorchModel.read().trust().load(path)):
-        torch.testing.assert_close(loaded.module().state_dict(), model().module().state_dict())
+    loaded = TorchModel.load(path, trust=True)
+    torch.testing.assert_close(loaded.module().state_dict(), model.module().state_dict())
     assert len(scored(loaded)) == 20
-    with pytest.raises(InvalidInput, match=reason):
-        model().exportProgram(str(tmp_path / "model.pt2"))
+    for other, message in ((model, reason), (line(nets.Line(), signature=None), "inputs are not known")):
+        with pytest.raises(InvalidInput, match=message):
+            other.exportProgram(str(tmp_path / "model.pt2"))
     assert not (tmp_path / "model.pt2").exists()
 
 
@@ -164,12 +157,6 @@ def test_forged_program_needs_trust(spark, tmp_path):
     path.write_bytes(rewritten(path.read_bytes(), {"data/weights/model.pt": b"forged"}))
     with pytest.raises(InvalidInput, match=r"can run code .*data/weights/model.pt .*spark.sparkdl.trust"):
         TorchModel.load(str(path.parent))
-
-
-def test_fit_records_signature(spark):
-    rows = frame({"x": np.ones((8, 2, 2)), "kind": np.arange(8) % 3, "price": np.ones(8), "label": np.ones(8)})
-    fitted = TorchRegressor(model=nets.Scaled(), inputCols=["x", "kind", "price"], batchSize=4).fit(rows)
-    assert fitted._trained.signature == [([2, 2], "float32"), ([], "int64"), ([], "float32")]
 
 
 def test_values_without_name_are_pickled_and_need_trust(spark, tmp_path):

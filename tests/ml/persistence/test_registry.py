@@ -81,10 +81,8 @@ def test_prune_keeps_newest_and_current(versions):
 
 def test_prune_counts_rejected_versions_apart_and_keeps_undecided(versions):
     save(versions, *(f"v{number}" for number in range(8)))
-    for number in (0, 1):
-        versions.publish(f"v{number}")
-    for number in (2, 3, 4, 5, 6):
-        versions.refuse(f"v{number}")
+    for number in range(7):
+        (versions.publish if number < 2 else versions.refuse)(f"v{number}")
     assert versions.prune(2) == ["v2", "v3", "v4"]
     assert versions.names() == ["v0", "v1", "v5", "v6", "v7"]
     versions.publish("v5")  # by a person, although it was rejected

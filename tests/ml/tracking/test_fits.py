@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from sparkdl import MLflow, ParallelSGD, TensorBoard, TorchClassifier
+from sparkdl import MLflow, TensorBoard, TorchClassifier
 from sparkdl.errors import InvalidInput, WorkerFailed
 from tests.ml import nets
 from tests.ml.tracking.fake_run import runs
@@ -20,36 +19,19 @@ X = np.random.default_rng(3).normal(size=(120, 3))
 ARRAYS = {"row": np.arange(120), "x": X, "label": (X.sum(1) > 0).astype(np.int64), "valid": np.arange(120) % 4 == 0}
 
 
-@pytest.fixture(scope="module")
-def data(spark):
-    return frame(ARRAYS).repartition(2).cache()
-
-
 def classifier(store, folder, **changes):
-    defaults = {
-        "model": nets.scores,
-        "optimizer": partial(torch.optim.SGD, lr=0.2),
-        "inputCols": ["x"],
-        "validationIndicatorCol": "valid",
-        "idCol": "row",
-        "numWorkers": 2,
-        "batchSize": 30,
-        "runDir": str(folder),
-        "trackers": [TensorBoard(), MLflow("digits", store)],
-    }
-    return TorchClassifier(**defaults | changes)
+    names = {"inputCols": ["x"], "validationIndicatorCol": "valid", "idCol": "row", "runDir": str(folder)}
+    trackers = [TensorBoard(), MLflow("digits", store)]
+    return TorchClassifier(model=nets.scores, trackers=trackers, numWorkers=2, batchSize=30, **names, **changes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", ["epoch", "round"])
-def test_fit_and_resumed_fit(data, store, tmp_path, number):
+def test_fit_and_resumed_fit(spark, store, tmp_path):
     import mlflow
 
     for count in (2, 3):
-        rounds = {"strategy": ParallelSGD(rounds=count, shard_batch_size=10)}
-        changes = {"epochs": count} if number == "epoch" else rounds
-        model = classifier(store, tmp_path, **changes).fit(data)
-        steps, valid = [row[number] for row in model.history], [row["valid_loss"] for row in model.history]
+        model = classifier(store, tmp_path, epochs=count).fit(frame(ARRAYS))
+        steps, valid = [row["epoch"] for row in model.history], [row["valid_loss"] for row in model.history]
         assert steps == list(range(1, count + 1))
         points = curve(tmp_path / "tb", "valid/loss")
         assert [step for step, _ in points] == steps
@@ -57,9 +39,8 @@ def test_fit_and_resumed_fit(data, store, tmp_path, number):
         client, run = mlflow.MlflowClient(store), runs(store)[-1]
         logged = client.get_metric_history(run.info.run_id, "valid_loss")
         assert [(metric.step, metric.value) for metric in logged] == list(zip(steps, valid, strict=True))
-        assert run.info.status == "FINISHED"
-        assert json.loads(run.data.params["inputCols"]) == ["x"]
-    assert number == "round" or curve(tmp_path / "tb" / "steps", "step/loss")
+        assert (run.info.status, json.loads(run.data.params["inputCols"])) == ("FINISHED", ["x"])
+    assert curve(tmp_path / "tb" / "steps", "step/loss")
     assert len(list((tmp_path / "tb").glob("events*"))) == len(runs(store)) == 2
     assert len(run.outputs.model_outputs) == 1
 
@@ -68,18 +49,14 @@ def failing() -> torch.nn.Module:
     raise RuntimeError("no module today")
 
 
-def test_failed_fits(data, store, tmp_path):
+def test_failed_fits(spark, store, tmp_path):
     import mlflow
 
-    with pytest.raises(InvalidInput, match="TensorBoard has no folder"):
-        classifier(store, tmp_path, runDir=None, trackers=[MLflow("digits", store), TensorBoard()]).fit(data)
     with pytest.raises(InvalidInput, match="minWorkers is 5"):
-        classifier(store, tmp_path / "run", minWorkers=5).fit(data)
+        classifier(store, tmp_path / "run", minWorkers=5).fit(frame(ARRAYS))
     assert mlflow.MlflowClient(store).get_experiment_by_name("digits") is None
     assert not (tmp_path / "run" / "tb").exists()
-
     with pytest.raises(WorkerFailed, match="no module today"):
-        classifier(store, tmp_path / "run", model=failing, maxRestarts=0).fit(data)
+        classifier(store, tmp_path / "run", maxRestarts=0).setModel(failing).fit(frame(ARRAYS))
     (run,) = runs(store)
-    assert run.info.status == "FAILED"
-    assert "no module today" in run.data.tags["sparkdl.error"]
+    assert (run.info.status, "no module today" in run.data.tags["sparkdl.error"]) == ("FAILED", True)

@@ -104,12 +104,6 @@ def test_numbers_of_rounds_and_names_that_mlflow_does_not_allow(store):
     assert logged.info.run_name == "TorchClassifier run"
 
 
-def test_stopped_fit_is_killed(store):
-    FakeRun(MLflow("digits", store)).end(error="Stopped: saved at step 3")
-    (logged,) = runs(store)
-    assert (logged.info.status, logged.data.tags["sparkdl.error"]) == ("KILLED", "Stopped: saved at step 3")
-
-
 def test_active_run_is_used_and_not_ended(default):
     import mlflow
 
@@ -141,10 +135,7 @@ def test_experiment_and_store_beside_an_active_run(default, tmp_path, monkeypatc
             FakeRun(MLflow("digits"))
         FakeRun(MLflow(tracking_uri=other)).end()
     children = client(default).search_runs(["0"], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
-    assert {(run.info.run_name, run.info.status) for run in children} == {
-        ("one", "FINISHED"),
-        ("two", "FINISHED"),
-    }
+    assert {(run.info.run_name, run.info.status) for run in children} == {("one", "FINISHED"), ("two", "FINISHED")}
     assert client(default).get_run(parent.info.run_id).data.params == {}
     assert len(runs(other, "Default")) == 1
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of the environment")
@@ -186,13 +177,14 @@ def test_invalid_settings_raise(store, monkeypatch):
         MLflow(log_model=False, registered_model_name="digits")
 
 
-def test_failure_of_an_artifact_costs_neither_the_others_nor_the_status(store, tmp_path):
+@pytest.mark.parametrize(("error", "status"), [("WorkerFailed: x", "FAILED"), ("Stopped: saved at 3", "KILLED")])
+def test_failure_of_an_artifact_costs_neither_the_others_nor_the_status(store, tmp_path, error, status):
     run = FakeRun(MLflow("digits", store), directory=str(tmp_path))  # which has no run for a page
     run.rows(epoch(1))
     model = TorchModel(factory=nets.scores, weights=pack(nets.scores()))
     with pytest.warns(RuntimeWarning, match=r"MLflow\.on_end failed: InvalidInput"):
-        run.end([epoch(1)], error="WorkerFailed: x", model=model)
+        run.end([epoch(1)], error=error, model=model)
     (logged,) = runs(store)
-    assert (logged.info.status, logged.data.tags["sparkdl.error"]) == ("FAILED", "WorkerFailed: x")
+    assert (logged.info.status, logged.data.tags["sparkdl.error"]) == (status, error)
     assert json.loads(artifact(logged, "history.json")) == [epoch(1)]
     assert len(logged.outputs.model_outputs) == 1

@@ -70,8 +70,7 @@ def test_logged_models_predict_in_another_process(store, tmp_path, monkeypatch):
     code.mkdir()
     (code / "net_of_a_user.py").write_text(_CODE)
     monkeypatch.syspath_prepend(str(code))
-    own = made(importlib.import_module("net_of_a_user").OwnNet)
-    notebook, pickled = made(nets.inner()), made(lambda: Choosy(3, 3))
+    own, pickled = made(importlib.import_module("net_of_a_user").OwnNet), made(lambda: Choosy(3, 3))
     bag = made(nets.Bag, "regressor", None, columnSpecs=[InputColumn("x", ragged="offsets")])
     versions = [made(thresholds=[1.0, version, 1.0]) for version in (1.0, 2.0)]
 
@@ -83,26 +82,20 @@ def test_logged_models_predict_in_another_process(store, tmp_path, monkeypatch):
     client = mlflow.MlflowClient(store)
     assert sorted(int(entry.version) for entry in client.search_model_versions("name = 'digits'")) == [1, 2]
     assert client.get_model_version("digits", "2").run_id == run.info.run_id
-    uris = [f"runs:/{run.info.run_id}/model", "models:/digits/2"]
-    uris.append(f"models:/{log(store, own, code_paths=[str(code / 'net_of_a_user.py')])[1].model_id}")
-    uris.append(f"models:/{log(store, notebook)[1].model_id}")
+    others = [log(store, own, code_paths=[str(code / "net_of_a_user.py")]), log(store, bag)]
     with pytest.warns(UserWarning, match="saved as a pickle"):
-        uris.append(f"models:/{log(store, pickled)[1].model_id}")
-    uris.append(f"models:/{log(store, bag)[1].model_id}")
+        others.insert(1, log(store, pickled))
+    uris = [f"runs:/{run.info.run_id}/model", "models:/digits/2"]
+    uris += [f"models:/{other.model_id}" for _, other in others]
 
-    environment = {
-        **{name: value for name, value in os.environ.items() if name.startswith(("MLFLOW", "DO_NOT"))},
-        "MLFLOW_TRACKING_URI": store,
-        "PYTHONPATH": str(ROOT),
-        "PATH": "/nowhere",
-        "JAVA_HOME": "/nowhere",
-        "HOME": str(tmp_path),
-    }
-    data = [X.tolist()] * 5 + [TOKENS]
+    environment = {name: value for name, value in os.environ.items() if name.startswith(("MLFLOW", "DO_NOT"))}
+    environment |= dict.fromkeys(("PATH", "JAVA_HOME"), "/nowhere") | {"HOME": str(tmp_path)}
+    environment |= {"MLFLOW_TRACKING_URI": store, "PYTHONPATH": str(ROOT)}
+    data = [X.tolist()] * 4 + [TOKENS]
     argv = [sys.executable, "-c", _LOAD, json.dumps(list(zip(uris, data, strict=True)))]
     done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    models = (versions[1], versions[1], own, notebook, pickled, bag)
+    models = (versions[1], versions[1], own, pickled, bag)
     for model, x, line in zip(models, data, done.stdout.splitlines(), strict=True):
         check_same({name: np.array(values) for name, values in json.loads(line).items()}, predict(model, {"x": x}))
     np.testing.assert_allclose(json.loads(line)["prediction"], [0.15, 0, 0.6], rtol=1e-6)

@@ -131,16 +131,6 @@ def test_repeated_rows_and_steps_replace_the_old_ones(tmp_path):
     assert shown(tmp_path / "steps", "step/loss") == [4, 5, 7]
 
 
-def test_resume_after_a_truncated_file(tmp_path):
-    write(tmp_path, epoch(1), epoch(2))
-    (path,) = tmp_path.glob("events*")
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) * 3 // 4])
-    assert len(curve(tmp_path, "train/loss")) < 3
-    write(tmp_path, epoch(3), restored=(epoch(1), epoch(2)))
-    assert [step for step, _ in curve(tmp_path, "train/loss")] == [1, 2, 3]
-
-
 def test_folder_on_an_object_store(tmp_path):
     with object_store(tmp_path / "store") as query:
         uri = f"s3://key:secret@runs/digits?{query}"
