@@ -65,9 +65,6 @@ def in_language(language: str) -> list[Block]:
     return [block for page in newcomers() for block in blocks(page) if block.language == language]
 
 
-# ---- links and headings -------------------------------------------------------------------------------------------
-
-
 def anchors(text: str) -> set[str]:
     """GitHub's anchors of headings: letters, digits, hyphens, underscores; the second of a kind ends in -1."""
     count: Counter[str] = Counter()

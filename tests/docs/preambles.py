@@ -16,10 +16,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import torch.distributed as dist
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression, RandomForestClassifier
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.ml.feature import FeatureHasher
+from pyspark.ml.functions import array_to_vector
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from sparkdl import TorchModel
+from sparkdl import Columns, InputColumn, SparkCluster, TorchClassifier, TorchModel
+from sparkdl.cluster.group.rendezvous import RendezvousResult, RendezvousSpec, join
+from sparkdl.cluster.shutdown import stop_requested
+from sparkdl.data.batching import Batcher
+from sparkdl.data.sampler import Plan
+from sparkdl.io.weights import pack
+from sparkdl.ml.persistence.registry import Versions
+from tests.data.spooled import shards_of
 from tests.rounds.data import real
 
 if TYPE_CHECKING:
@@ -108,9 +121,6 @@ def databricks(execute, folder, spark):
 
 
 def ensembles(execute, folder, spark):
-    from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression, RandomForestClassifier
-    from pyspark.ml.evaluation import MulticlassClassificationEvaluator
-
     kinds = (DecisionTreeClassifier, LogisticRegression, RandomForestClassifier, MulticlassClassificationEvaluator)
     assumed = {kind.__name__: kind for kind in kinds}
     names = execute({"Net": Net, "partial": partial, "torch": torch, **assumed, **frames(spark)})
@@ -157,15 +167,8 @@ def migration(execute, folder, spark):
 
 def own_loop(execute, folder, spark):
     """The lines of a loop run on a worker that is the only one of its gang, in this process."""
-    import torch.distributed as dist
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments import TorchElasticEnvironment
-
-    from sparkdl import Columns, InputColumn, SparkCluster
-    from sparkdl.cluster.group.rendezvous import RendezvousResult, RendezvousSpec, join
-    from sparkdl.data.batching import Batcher
-    from sparkdl.data.sampler import Plan
-    from tests.data.spooled import shards_of
 
     columns = Columns(inputs=(InputColumn("features"),), target=InputColumn("label"), weight=InputColumn("weight"))
     rows = table().select(["features", "label"])
@@ -194,15 +197,6 @@ def own_loop(execute, folder, spark):
 
 
 def pipeline(execute, folder, spark):
-    from pyspark.ml import Pipeline, PipelineModel
-    from pyspark.ml.classification import LogisticRegression
-    from pyspark.ml.feature import FeatureHasher
-    from pyspark.ml.functions import array_to_vector
-
-    from sparkdl import TorchModel
-    from sparkdl.io.weights import pack
-    from sparkdl.ml.persistence.registry import Versions
-
     versions = Versions(f"{folder}/models/adult")
     train = frames(spark)["train"]
     train = train.withColumn("features", array_to_vector(train["features"].cast("array<double>")))
@@ -238,8 +232,6 @@ def mlflow_store(folder):
 
 
 def recovery(execute, folder, spark):
-    from sparkdl.cluster.shutdown import stop_requested
-
     names = execute({"Net": Net, "spark": spark, **frames(spark)})
     assert (folder / "runs/digits/checkpoints").is_dir()
     # The second fit is of the same finished run: it trains no step.
@@ -301,8 +293,6 @@ def trackers(execute, folder, spark):
 
 
 def tuning(execute, folder, spark):
-    from sparkdl import TorchClassifier
-
     clf = TorchClassifier(model=Net, numWorkers=2, epochs=1)
     names = execute({"clf": clf, "spark": spark, **frames(spark)})
     assert set(names["report"]) >= {"verdict", "phases", "skew_by_rank", "slowest_rank", "train_seconds"}

@@ -102,9 +102,6 @@ def test_page_with_spark(page, spark, tmp_path):
     run(page, PAGES[page], tmp_path, spark)
 
 
-# ---- blocks that do not run -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("page", "line"), sorted(NOT_RUN))
 def test_skipped_block_compiles_and_its_imports_exist(page, line, tmp_path):
     (block,) = [block for block in blocks(page) if line in block.code.splitlines()]
@@ -117,9 +114,6 @@ def test_skipped_block_compiles_and_its_imports_exist(page, line, tmp_path):
     ]
     for name in names:
         assert name.partition(".")[0] in ABSENT or resolve_name(name), block
-
-
-# ---- tables are not older than the pages ------------------------------------------------------------------------
 
 
 def test_substitutions_and_preambles_are_used():

@@ -22,9 +22,6 @@ TERMS = (
 )
 
 
-# ---- search terms -------------------------------------------------------------------------------------------------
-
-
 def headlines(page: str) -> str:
     """The headings and the first paragraph of a page, in lower case."""
     found = tokens(read(page))
@@ -38,8 +35,6 @@ def test_search_term_stands_in_a_heading_or_a_first_paragraph(term):
     pages = [page for page in newcomers() if page.startswith("docs/") and "/adr/" not in page]
     assert [page for page in pages if term.lower() in headlines(page)]
 
-
-# ---- messages -------------------------------------------------------------------------------------------------------
 
 VALUE = "\0"  # in a message's text, instead of a value
 TROUBLESHOOTING = "docs/troubleshooting.md"
@@ -86,9 +81,6 @@ def test_quoted_message_stands_in_spark():
         content = archive.read("org/apache/spark/scheduler/TaskSetManager.class")
     (message,) = [message for message in OTHERS if "serialized results" in message]
     assert message.removesuffix("...").encode() in content
-
-
-# ---- versions -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

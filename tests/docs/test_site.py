@@ -31,9 +31,6 @@ def repository():
     del sys.modules[spec.name]
 
 
-# ---- tables of contents and links -------------------------------------------------------------------------------
-
-
 def test_every_page_is_in_one_table_of_contents(repository):
     pages = [page for page in everything() if repository.PAGES.fullmatch(page)]
     entries = Counter(entry for page in pages for _, below in repository.contents(page, read(page)) for entry in below)
@@ -96,8 +93,6 @@ def test_page_of_a_notebook_has_its_outputs(repository, monkeypatch, tmp_path):
     assert "<pre>&lt;raw&gt;</pre>" in body
 
 
-# ---- the API ------------------------------------------------------------------------------------------------------
-
 DIRECTIVE = re.compile(r"^\.\. auto(class|function|exception):: ([\w.]+)$", re.MULTILINE)
 DESCRIBED = {name: kind for block in in_language("{eval-rst}") for kind, name in DIRECTIVE.findall(block.code)}
 
@@ -112,8 +107,6 @@ def test_public_names_and_their_docstrings():
         assert inspect.getdoc(described), name
         assert inspect.isclass(described) == (kind != "function"), name
 
-
-# ---- names on pages ---------------------------------------------------------------------------------------------
 
 NAMED = re.compile(r"sparkdl(\.\w+)+")
 FILES = re.compile(r"(sparkdl|jobs|conf|examples|tests|benchmarks|docs)/[\w./-]+\.(py|md|yaml|conf|sh|txt)")

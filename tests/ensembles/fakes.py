@@ -114,9 +114,6 @@ def rows(count: int = 240, classes: int = 3) -> dict[str, np.ndarray]:
     return {"row": np.arange(count), "x": x, "label": label, "w": random.uniform(0.1, 3.0, count)}
 
 
-# ---- members that are networks ---------------------------------------------------------------------------------------
-
-
 def linear(outputs=3):
     return nn.Linear(3, outputs)
 

@@ -92,9 +92,8 @@ def test_bases_with_several_labels_of_a_row_raise_before_a_job(spark, several, m
 def test_leaf_of_a_fitted_pipeline_is_the_last_that_predicts():
     assembler, model = VectorAssembler(inputCols=["a"], outputCol="features"), torch_model()
     inner = PipelineModel([assembler, model, SQLTransformer(statement="SELECT * EXCEPT (features) FROM __THIS__")])
-    assert (
-        leaf(inner) is leaf(PipelineModel([assembler, inner])) is leaf(PipelineModel([torch_model(), model])) is model
-    )
+    for fitted in (inner, PipelineModel([assembler, inner]), PipelineModel([torch_model(), model])):
+        assert leaf(fitted) is model
     assert column(PipelineModel([assembler, inner]), "predictionCol") == "prediction"
     assert column(PipelineModel([assembler]), "predictionCol") is None
 
@@ -126,10 +125,7 @@ def test_base_of_a_gang_has_one_worker_by_default():
             base = wrap(same)
             assert with_one_worker(base) is base
     nested = OneVsRest(classifier=TorchClassifier())
-    assert (with_one_worker(nested).getClassifier().getNumWorkers(), nested.getClassifier().getNumWorkers()) == (
-        1,
-        None,
-    )
+    assert [base.getClassifier().getNumWorkers() for base in (with_one_worker(nested), nested)] == [1, None]
 
 
 def test_bases_that_train_in_tasks(spark):

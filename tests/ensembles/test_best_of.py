@@ -97,9 +97,6 @@ def test_request_to_stop_ends_the_evaluations(data, monkeypatch):
     assert evaluate.call_count == 1
 
 
-# ---- the best metric -------------------------------------------------------------------------------------------------
-
-
 def chosen(means: list[float], larger: bool) -> int:
     return _best([Crippled(float(index)) for index in range(len(means))], means, larger)
 
@@ -117,9 +114,6 @@ def test_best_metric(spark):
             assert chosen([np.nan, 3.0], larger) == 1
     with pytest.raises(InvalidInput, match=r"the metric of every candidate is NaN: 0 \(Crippled_\w+\), 1"):
         chosen([np.nan, np.nan], True)
-
-
-# ---- invalid settings ------------------------------------------------------------------------------------------------
 
 
 INVALID: list[tuple[Any, str]] = [

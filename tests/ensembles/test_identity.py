@@ -65,9 +65,6 @@ def test_settings_that_change_members_of_a_network(spark, given, count):
     assert network(**given) == network(**given)
 
 
-# ---- seeds -----------------------------------------------------------------------------------------------------------
-
-
 class Seeded(Estimator, HasSeed, HasMaxIter):
     """By default its seed is a hash of the class's name, another one in each process, as in pyspark.ml."""
 

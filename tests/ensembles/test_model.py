@@ -22,11 +22,11 @@ from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
 from tests.ensembles.fakes import VECTORS, linear, member, members, outputs
 from tests.ml import nets
-from tests.sessions import frame
+from tests.ml.inference.test_inference import X, plan
+from tests.ml.inference.test_inference import features as data
 
 pytestmark = pytest.mark.slow
 
-X = np.random.default_rng(0).normal(size=(50, 3))
 WEIGHTS = [1.0, 0.5, 1.25]
 
 
@@ -37,10 +37,6 @@ def one_score():
 def chained(models):
     """The same members, which then score rows one after the other."""
     return [PipelineModel([model]) for model in models]
-
-
-def data(**others):
-    return frame({"row": np.arange(len(X)), "x": X} | others)
 
 
 def scores(models, x=X):
@@ -91,7 +87,7 @@ def test_votes_are_equal_both_ways(spark, rule, factory, thresholds):
     models.append(member().setInputCols(["missing"]))  # members of weight 0 do not run
     classes = 2 if factory is one_score else 3
     given = {"rule": rule, "weights": [*WEIGHTS, 0.0], "numClasses": classes, "thresholds": thresholds}
-    columns, _ = both_ways(models, [*VECTORS, "apart"], frame({"row": np.arange(50), "x": x}), **given)
+    columns, _ = both_ways(models, [*VECTORS, "apart"], data(x=x), **given)
     assert all(np.isnan(values[7]).all() for values in columns)
     raw, probability, prediction, apart = (np.delete(values, 7, 0) for values in columns)
     chances = np.delete(probabilities(models[:3]), 7, 1)
@@ -215,10 +211,6 @@ def doubled(inputs, target):
     return tuple(2 * each for each in inputs), target
 
 
-def plan(output):
-    return output._jdf.queryExecution().executedPlan().toString()
-
-
 def test_members_with_equal_inputs_share_one_function(spark):
     def functions(models):
         return plan(EnsembleModel(models, rule="soft").transform(data())).count("score(")
@@ -315,9 +307,6 @@ def test_labels_of_members(spark):
     assert made.setLabelCol("y").evaluate(rows).rows == 34
 
 
-# ---- copies and changes ----------------------------------------------------------------------------------------------
-
-
 def test_copies_have_their_own_members_and_share_broadcasts(spark):
     models = members(one_score, "regressor")
     made = EnsembleModel(models, rule="sum", history=[{"member": 0}], report={"seconds": 1.0})
@@ -345,9 +334,6 @@ def test_copies_have_their_own_members_and_share_broadcasts(spark):
         np.testing.assert_allclose(outputs(made, data(), "prediction")[0], each.sum(0), rtol=1e-5)
     assert [shipment for _, shipment in made._shipments.values()] == [first]
     assert [shipment for _, shipment in copied._shipments.values()] != [first]
-
-
-# ---- invalid arguments -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,8 @@ HISTORY = [{"member": 0, "loss": 0.5}, {"member": 1, "loss": 0.25}]
 
 def made(**others):
     given = {"rule": "soft", "weights": [0.1, 0.7], "history": HISTORY, "report": {"seconds": 1.5}} | others
-    return (
-        EnsembleModel(members(nets.scores, count=2), **given).setDisagreementCol("apart").setThresholds([0.1, 0.2, 0.3])
-    )
+    model = EnsembleModel(members(nets.scores, count=2), **given)
+    return model.setDisagreementCol("apart").setThresholds([0.1, 0.2, 0.3])
 
 
 def predictions(model, rows):

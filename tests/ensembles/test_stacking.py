@@ -223,8 +223,6 @@ def test_fits_repeat_restore_and_are_saved(data, tmp_path):
     assert again.transform(data).collect() == model.transform(data).collect()
 
 
-# ---- invalid settings ------------------------------------------------------------------------------------------------
-
 SQUARES = partial(network, TorchEstimator, loss=torch.nn.MSELoss())
 SCALER = partial(StandardScaler, inputCol="x")
 

@@ -116,17 +116,11 @@ class Images(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Dropout(0.3),
-            nn.Linear(32 * 49, 10),
+        first, second = (
+            nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+            for inputs, outputs in ((1, 16), (16, 32))
         )
+        self.layers = nn.Sequential(first, second, nn.Flatten(), nn.Dropout(0.3), nn.Linear(32 * 49, 10))
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.layers(pixels.float().unsqueeze(1) / 255)
@@ -138,9 +132,7 @@ class Connections(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.tables = nn.ModuleList([nn.Embedding(kinds, 8) for kinds in (4, 80, 16)])
-        self.layers = nn.Sequential(
-            nn.Linear(38 + 3 * 8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 23)
-        )
+        self.layers = mlp(38 + 3 * 8, 64, 64, outputs=23)
 
     def forward(self, numbers: Tensor, protocol: Tensor, service: Tensor, flag: Tensor) -> Tensor:
         kinds = [table(kind) for table, kind in zip(self.tables, (protocol, service, flag), strict=True)]

@@ -32,8 +32,6 @@ from tests.ml.rows import ROWS, Steps, classifier, regressor
 
 FOREVER = 10**6
 
-# ---- a run that the user cancels ------------------------------------------------------------------------------------
-
 
 @contextmanager
 def cancelled(ready: Callable[[], bool], cancel: Callable[[], None]) -> Iterator[None]:
@@ -105,9 +103,6 @@ def test_cancelled_ensemble_trained_its_other_members(spark, data, tmp_path, wor
         Bagging(base=base, numModels=3).fit(data)
 
 
-# ---- classifiers -----------------------------------------------------------------------------------------------------
-
-
 def chances() -> nn.Module:
     return nn.Sequential(nets.column(), nn.Sigmoid())
 
@@ -138,9 +133,6 @@ def test_one_vs_rest_ignored_weights(data) -> None:
     assert assembler.transform(model.transform(data)).count() == ROWS
 
 
-# ---- columns and data ------------------------------------------------------------------------------------------------
-
-
 def test_columns_that_no_model_reads_were_ambiguous(data) -> None:
     model = regressor().fit(data)
     joined = data.select("x", "owner").crossJoin(data.select(F.col("owner")).limit(1))
@@ -169,9 +161,6 @@ def test_data_that_is_no_bounded_dataframe_failed_anywhere(spark, data) -> None:
     for call in (regressor().fit, Bagging(base=regressor()).fit):
         with pytest.raises(InvalidInput, match=r"data is a streaming DataFrame, which never ends"):
             call(stream)
-
-
-# ---- another task of the same daemon ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -129,11 +129,9 @@ def test_assembled_inputs_are_one_array(data):
     settings = STILL | {"model": partial(nn.Linear, 5, 1), "optimizer": "sgd", "learningRate": 1e-4, "labelCol": "z"}
     settings |= {"validationIndicatorCol": "valid", "epochs": 2}
     columns = {"inputCols": ["y", "x", "row_"], "assembleInputs": True}
-    models = [
-        TorchRegressor(**settings, **columns).fit(apart),
-        TorchRegressor(**settings, inputCols=["all"]).fit(together),
-    ]
-    assert models[0].history[-1]["valid_loss"] == models[1].history[-1]["valid_loss"]
-    np.testing.assert_array_equal(predictions(models[0], apart), predictions(models[1], together))
+    one = TorchRegressor(**settings, **columns).fit(apart)
+    other = TorchRegressor(**settings, inputCols=["all"]).fit(together)
+    assert one.history[-1]["valid_loss"] == other.history[-1]["valid_loss"]
+    np.testing.assert_array_equal(predictions(one, apart), predictions(other, together))
     [member] = Bagging(base=TorchRegressor(**settings, **columns), numModels=1, maxFeatures=3).fit(apart).models
     assert int(member.module().state_dict()["seen_0"].sum()) == 3

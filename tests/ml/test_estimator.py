@@ -15,7 +15,7 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
 
-from sparkdl import ParallelSGD, TorchClassifier, TorchRegressor
+from sparkdl import ParallelSGD, TorchClassifier
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.persistence.param_values import same
 from tests.ml import nets, rows
@@ -27,13 +27,13 @@ FULL_BATCHES = {"optimizer": SGD, "batchSize": ROWS, "epochs": 4, "precision": "
 regressor = partial(rows.regressor, **FULL_BATCHES)
 
 
-def alone(*, epochs=4, weights=None):
+def alone(weights=None):
     """The weights of torch alone, on full batches."""
     module = nets.column().double()
     optimizer = SGD(module.parameters())
     x, y = torch.from_numpy(X), torch.from_numpy(ARRAYS["y"])
     weights = torch.from_numpy(np.ones(ROWS) if weights is None else weights)
-    for _ in range(epochs):
+    for _ in range(4):
         optimizer.zero_grad()
         losses = (module(x).squeeze(-1) - y) ** 2
         ((losses * weights).sum() / weights.sum()).backward()
@@ -68,8 +68,13 @@ def test_pipeline_and_its_saved_model(data, tmp_path):
     assert same(state(loaded), state(model))
 
 
-def test_rows_count_by_their_weights(data):
-    check_weights(regressor(weightCol="weight").fit(data), alone(weights=ARRAYS["weight"]))
+def test_rows_count_by_their_weights_and_ignored_params_are_warned_of(data):
+    with (
+        pytest.warns(UserWarning, match=r"maxRounds=3 is ignored: AllReduce\(.*\) does not use it"),
+        pytest.warns(UserWarning, match="numClasses=3 is ignored without a TorchClassifier"),
+    ):
+        model = regressor(weightCol="weight", maxRounds=3, numClasses=3).fit(data)
+    check_weights(model, alone(ARRAYS["weight"]))
 
 
 def test_defaults_are_ten_epochs_on_all_slots_which_the_run_keeps(data, tmp_path):
@@ -119,25 +124,12 @@ def test_classes_from_vectors_and_booleans(data):
     assert {len(row["probability"]) for row in scored.collect()} == {3}
 
 
-def test_ignored_params_are_warned_of(data):
-    with (
-        pytest.warns(UserWarning, match=r"maxRounds=3 is ignored: AllReduce\(.*\) does not use it"),
-        pytest.warns(UserWarning, match="numClasses=3 is ignored without a TorchClassifier"),
-    ):
-        check_weights(regressor(maxRounds=3, numClasses=3, epochs=1).fit(data), alone(epochs=1))
-
-
 def test_several_inputs_of_several_kinds(data):
     mixed = data.selectExpr(
         "array(array(x[0], x[1]), array(x[2], 1.0)) as image", "cast(row % 4 as smallint) as kind", "x[1] as price", "y"
     )
-    model = TorchRegressor(
-        model=partial(nets.Scaled, scale=0.01),
-        inputCols=["image", "kind", "price"],
-        labelCol="y",
-        numWorkers=2,
-        optimizer=partial(torch.optim.SGD, lr=0.0),
-    ).fit(mixed)
+    net, still = partial(nets.Scaled, scale=0.01), partial(torch.optim.SGD, lr=0.0)
+    model = rows.regressor(model=net, inputCols=["image", "kind", "price"], idCol=None, optimizer=still).fit(mixed)
     scored = model.transform(mixed).collect()
     expected = [0.01 * (np.sum(row["image"]) + 100 * row["kind"] - 1000 * row["price"]) for row in scored]
     np.testing.assert_allclose([row["prediction"] for row in scored], expected, rtol=1e-4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
 
@@ -19,6 +18,7 @@ from sparkdl.io.weights import pack
 from sparkdl.ml.evaluation import MOST_CLASSES, ClassifierMetrics, LossMetrics, MultilabelMetrics, RegressorMetrics
 from sparkdl.ml.report import TrainingSummary
 from tests.ml import nets
+from tests.ml.persistence.test_reader_writer import edited
 from tests.sessions import frame
 
 
@@ -128,15 +128,13 @@ def test_loss_of_an_estimator_equals_that_of_its_validation(spark, tmp_path):
         found = one.evaluate(held)
         assert (found.loss, found.metrics["mae"]) == pytest.approx((last["valid_loss"], last["valid_mae"]), rel=1e-6)
         assert found.rows == 10
-    (part,) = (tmp_path / "model/metadata").glob("part-*")
-    part.with_name(f".{part.name}.crc").unlink()
-    whole, touch = json.loads(part.read_text()), ["touch", str(tmp_path / "pwned")]
+    touch = ["touch", str(tmp_path / "pwned")]
     for forged in (
         {"dict": {"loss": {"partial": "os:system", "args": [{"value": " ".join(touch)}], "kwargs": {}}}},
         {"dict": {"loss": {"make": "subprocess:Popen", "kwargs": {"args": {"value": touch}}}}},
         {"loss": "os:system", "metrics": {}},
     ):
-        part.write_text(json.dumps(whole | {"sparkdl": whole["sparkdl"] | {"evaluated": forged}}))
+        edited(tmp_path / "model", evaluated=forged)
         with pytest.raises(InvalidInput, match=r"names (os|subprocess)[.:]|loss is 'os:system'"):
             TorchModel.load(str(tmp_path / "model")).evaluate(held)
     assert not (tmp_path / "pwned").exists()

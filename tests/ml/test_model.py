@@ -17,9 +17,8 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
 from tests.ml import nets
-from tests.sessions import frame
+from tests.ml.inference.test_inference import X, features, plan
 
-X = np.random.default_rng(0).normal(size=(50, 3))
 FLOAT = torch.from_numpy(X).float()
 
 
@@ -27,10 +26,6 @@ def model(factory, kind="estimator", **others):
     params = {name: others.pop(name) for name in list(others) if name.endswith(("Col", "Cols"))}
     trained = TorchModel(factory=factory, weights=pack(factory().to(others.pop("dtype", None))), kind=kind, **others)
     return trained._set(**{"inputCols": ["x"]} | params)
-
-
-def features(**others):
-    return frame({"row": np.arange(len(X)), "x": X} | others)
 
 
 def outputs(model, data):
@@ -98,9 +93,8 @@ def test_models_are_in_evaluation_mode_for_any_number_of_rows(spark):
 
 @pytest.mark.parametrize("kind", ["classifier", "regressor", "estimator"])
 def test_partitions_without_rows(spark, kind):
-    trained = model(
-        nets.scores if kind == "classifier" else nets.Line, kind, output=[] if kind == "estimator" else None
-    )
+    factory = nets.scores if kind == "classifier" else nets.Line
+    trained = model(factory, kind, output=[] if kind == "estimator" else None)
     assert trained.transform(features().where("row < 0")).collect() == []
     assert trained.transform(spark.createDataFrame([], "x array<float>")).collect() == []
     assert len(trained.transform(features().where("row = 7").repartition(4)).collect()) == 1
@@ -146,10 +140,6 @@ def test_only_input_columns_reach_python(spark, tmp_path):
     inputs = scoring[scoring.index("[score(cast(x#") : scoring.index("]")]
     # In pyspark 4.0 another argument marks nulls; no other column goes to Python.
     assert set(re.findall(r"(?<!lambda )\b(\w+)#\d+", inputs)) == {"x"}
-
-
-def plan(data):
-    return data._jdf.queryExecution().executedPlan().toString()
 
 
 def test_module_is_a_new_one_in_evaluation_mode():

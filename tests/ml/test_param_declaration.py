@@ -116,13 +116,6 @@ def test_default_losses():
     assert sparkdl.TorchClassifier().getLoss().reduction == "mean"
 
 
-def test_set_params_of_an_ensemble():
-    base = sparkdl.TorchRegressor()
-    stacking = sparkdl.Stacking(bases=[base], numFolds=3)
-    assert stacking.setParams(bases=[base, base], meta=None, numFolds=4) is stacking
-    assert (len(stacking.getBases()), stacking.getNumFolds(), stacking.getPassthrough()) == (2, 4, False)
-
-
 def test_scalars_and_arrays_of_numpy_become_plain_values():
     values = {
         "batchSize": (np.int32(64), 64),
@@ -161,11 +154,7 @@ SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted tel
     [
         (TrainingParams, Scope.GANG, "maxRounds maxSeconds"),
         (TrainingParams, Scope.ROUNDS | Scope.STEPS, NOT_IN_ROUNDS),
-        (
-            TrainingParams,
-            Scope.ROUNDS,
-            f"{NOT_IN_ROUNDS} {OF_STEPS}",
-        ),
+        (TrainingParams, Scope.ROUNDS, f"{NOT_IN_ROUNDS} {OF_STEPS}"),
         (TrainingParams, Scope.TASK, f"{OF_GANGS} trackers checkpointInterval runDir maxRounds maxSeconds"),
         (TrainingParams, Scope.RUN, f"{SAME_RESULT} cacheOnDevice epochs numWorkers runDir maxSeconds maxRounds"),
         (TrainingParams, Scope.BASE, f"{SAME_RESULT} runDir"),

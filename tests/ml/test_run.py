@@ -51,9 +51,6 @@ def test_page_of_a_report(tmp_path: Path) -> None:
     assert "0.75" in Path(path).read_text()
 
 
-# ---- identity --------------------------------------------------------------------------------------------------------
-
-
 class Scales:
     changes_result = True
 

@@ -112,9 +112,6 @@ def environment(folder: Path) -> dict[str, str]:
     return {name: value for name, value in whole.items() if name not in ("COLUMNS", "LINES")}  # of this terminal
 
 
-# ---- outputs ---------------------------------------------------------------------------------------------------------
-
-
 def tidied(notebook: NotebookNode) -> NotebookNode:
     """The notebook with the name of this host replaced, and with no more metadata than it needs; in place."""
     notebook.metadata = NotebookNode(METADATA)
@@ -144,9 +141,6 @@ def _kind(output: NotebookNode) -> str:
     if "image/png" in output.data:
         return "picture"
     return "table" if "<table" in "".join(output.data.get("text/html", "")) else "text"
-
-
-# ---- the program -----------------------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The jobs of rounds on the digits, and the examples of rounds, to an accuracy."""
+"""The jobs of rounds on the digits, and the examples of rounds and of a user's own loop, to an accuracy."""
 
 from __future__ import annotations
 
@@ -63,3 +63,10 @@ def test_lasso_equals_scikit_learns(example):
     printed = example("admm_lasso", "--parts", "2")
     assert "stopped by Boyd's rule" in printed
     assert float(re.search(r"largest difference (\S+)", printed)[1]) < 1e-4
+
+
+def test_own_loop_reaches_its_accuracy(example):
+    printed = example("own_loop")
+    rows = [int(number) for number in re.search(r"rows of each \w+: \[(.+)\]", printed)[1].split(",")]
+    assert (len(rows), sum(rows)) == (2, 1437)
+    assert float(re.search(r"accuracy (\S+)", printed)[1]) >= 0.95

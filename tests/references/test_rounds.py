@@ -76,8 +76,6 @@ def test_penalised_least_squares_by_admm(tmp_path, prox, reference, shards):
         assert (coefficients.min(), coefficients.max()) == (0.0, 0.2)
 
 
-# ---- logistic regression on a9a ---------------------------------------------------------------------------------
-
 STRENGTH = 1e-3
 
 
@@ -112,9 +110,6 @@ def test_logistic_regression(tmp_path, algorithm, accuracy, most, shards):
         assert history[-1]["objective"] == pytest.approx(cost(w, b), rel=1e-9)
         values = [row["objective"] for row in history]
         assert values == sorted(values, reverse=True)
-
-
-# ---- networks: averaging shards is as accurate as training on all rows --------------------------------------------
 
 
 @pytest.mark.slow

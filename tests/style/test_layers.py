@@ -127,16 +127,6 @@ def within(name: str, package: str) -> bool:
     return name == package or name.startswith(package + ".")
 
 
-def lazy(tree: ast.Module) -> set[ast.AST]:
-    """The nodes that do not run when the module is imported."""
-    holders = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, Function) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
-    ]
-    return {node for holder in holders for node in ast.walk(holder)}
-
-
 # ---- the rules --------------------------------------------------------------------------------------------------
 
 
@@ -154,16 +144,6 @@ def one_way(source: Source) -> Iterator[Finding]:
             yield line, f"imports {name}, and {room} does not stand on it"
         elif lower is None and public and within(room, "sparkdl"):
             yield line, f"imports {name}, which is in no room: the names in sparkdl itself are for its users"
-
-
-def lazy_front(source: Source) -> Iterator[Finding]:
-    """``sparkdl/__init__.py`` imports nothing of sparkdl before it is asked to."""
-    if source.module == "sparkdl":
-        deferred = lazy(source.tree)
-        for node in ast.walk(source.tree):
-            if node not in deferred:
-                names = (name for name in targets(node, source) if within(name, "sparkdl"))
-                yield from ((getattr(node, "lineno", 0), f"imports {name} eagerly") for name in names)
 
 
 def confined(source: Source) -> Iterator[Finding]:
@@ -246,7 +226,6 @@ def _is_constant(line: ast.stmt) -> bool:
 
 RULES: dict[Callable[[Source], Iterator[Finding]], tuple[str, ...]] = {
     one_way: CODE,
-    lazy_front: PACKAGE,
     confined: PACKAGE,
     jvm_confined: PACKAGE,
     short_file: ALL,
@@ -295,11 +274,11 @@ def test_floor_plan():
     } == {}
 
 
-def test_import_is_light():
-    script = "import sys, sparkdl; print(*{name.partition('.')[0] for name in sys.modules})"
+def test_import_of_sparkdl_imports_no_room_and_nothing_heavy():
+    script = "import sys, sparkdl; print(*sys.modules)"
     fresh = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(fresh.stdout.split())
-    assert "sparkdl" in loaded
+    assert [name for name in loaded if within(name, "sparkdl")] == ["sparkdl"]
     assert not loaded & HEAVY
 
 
@@ -323,7 +302,6 @@ VIOLATIONS = [
     (one_way, "sparkdl/io/files.py", "from sparkdl import TorchEstimator"),
     (one_way, "sparkdl/data/spool.py", "from ..spark.cluster import SparkCluster"),
     (one_way, "sparkdl/nowhere.py", "x = 1"),
-    (lazy_front, "sparkdl/__init__.py", "try:\n    import sparkdl.ml\nexcept ImportError:\n    raise"),
     (confined, "sparkdl/training/loop.py", "from pyspark.sql import DataFrame"),
     (confined, "sparkdl/training/loop.py", "from torch import distributed"),
     (confined, "sparkdl/training/loop.py", "import torch\ntorch.distributed.barrier()"),
@@ -343,8 +321,6 @@ LEGAL = [
     (one_way, "sparkdl/cluster/worker.py", "from sparkdl.telemetry.clock import Clock\nfrom sparkdl.io import files"),
     (one_way, "sparkdl/rounds/loop.py", "from . import prox\nfrom sparkdl.training.loop import train"),
     (one_way, "sparkdl/io/files.py", "from sparkdl import __version__, errors"),
-    (lazy_front, "sparkdl/__init__.py", "if TYPE_CHECKING:\n    from sparkdl.training.loop import train"),
-    (lazy_front, "sparkdl/__init__.py", "def __getattr__(name):\n    import sparkdl.training.loop"),
     (confined, "sparkdl/training/layouts/pipeline.py", "import torch.distributed\ntorch.distributed.barrier()"),
     (confined, "sparkdl/training/loop.py", "from torch import nn\nimport pysparkling"),
     (jvm_confined, "sparkdl/spark/jvm.py", "spark.sparkContext._jvm.System.gc()"),

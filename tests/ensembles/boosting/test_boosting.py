@@ -24,6 +24,7 @@ from sparkdl.ensembles.boosting.gradient import RESIDUAL
 from sparkdl.ensembles.members.driver_fits import fit_on_driver
 from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput
+from tests.ensembles.boosting.test_samme import persistent
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -76,9 +77,6 @@ def test_validation_rows_of_the_base_are_the_same_for_all_members(wine, untraine
         Boosting(base=pipeline).fit(wine)
 
 
-# ---- whole fits ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 def test_three_classes_are_boosted_as_by_scikit_learn(wine, weighted):
@@ -103,15 +101,8 @@ def test_pipelines_and_networks_are_boosted(wine):
     stages = [VectorAssembler(inputCols=["features"], outputCol="assembled"), stump(featuresCol="assembled")]
     fitted = Boosting(base=Pipeline(stages=stages), numModels=2).fit(wine)
     assert [type(model).__name__ for model in fitted.models] == ["PipelineModel"] * 2
-    base = TorchClassifier(
-        model=nets.scores,
-        inputCols=["few"],
-        optimizer=partial(torch.optim.Adam, lr=0.05),
-        epochs=2,
-        batchSize=32,
-        weightCol="w",
-        predictionCol="class",
-    )
+    adam = partial(torch.optim.Adam, lr=0.05)
+    base = CLASSIFIER(optimizer=adam, epochs=2, batchSize=32, weightCol="w", predictionCol="class")
     fitted = Boosting(base=base, numModels=2, learningRate=0.3, seed=5).fit(wine)
     assert [row["member"] for row in fitted.history] == [0, 1]
     assert all(0 < row["error"] < 2 / 3 for row in fitted.history)
@@ -147,9 +138,6 @@ def test_resumed_fit_equals_an_uninterrupted_one(wine, tmp_path, monkeypatch):
         Boosting(base=stump(), learningRate=0.5, runDir=str(tmp_path / "run")).fit(wine)
 
 
-# ---- settings --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("base", "most"), [(DecisionTreeClassifier, 50), (LinearRegression, 100)])
 def test_default_number_of_members(wine, monkeypatch, base, most):
@@ -163,16 +151,13 @@ def test_default_number_of_members(wine, monkeypatch, base, most):
 
 
 def test_members_have_seeds_and_hidden_columns(wine, untrained):
-    def persistent():
-        return set(wine.sparkSession.sparkContext._jsc.getPersistentRDDs().keySet())
-
-    before = persistent()
+    before = persistent(wine.sparkSession)
     with pytest.warns(UserWarning, match="ignores parallelism"), pytest.raises(Lost):
         Boosting(base=stump(), seed=9, parallelism=2).fit(wine)
     (member,), rows, _ = untrained.call_args.args
     assert member.estimator.getSeed() == member_seed(9, 0)
     assert member.estimator.getWeightCol() in rows.columns
-    assert persistent() == before
+    assert persistent(wine.sparkSession) == before
 
 
 REGRESSOR = partial(TorchRegressor, model=nets.column, inputCols=["few"])

@@ -85,9 +85,6 @@ def test_invalid_rows_raise(spark, labels, weights, held, message):
         start_of(invalid, TARGET)
 
 
-# ---- whole fits ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def patients(spark):
     x, y = diabetes()

@@ -26,9 +26,6 @@ MEMBERS = [Cut(at, low, high) for at, low, high in [(1.0, 0, 1), (2.0, 1, 2), (0
 WEIGHTED = Target("label", "w")
 
 
-# ---- equations -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("classes", [2, 3, 5, 7, 10, 49])
 def test_weight_of_a_member_is_0_at_chance(classes):
     """Chance is exact, also where 1 - 1/K is rounded up, as 2/3 is."""
@@ -192,9 +189,6 @@ def test_step_is_retried_only_after_lost_rows(begin, loses, calls, message):
     with pytest.raises(Exception, match=message):
         rounds.running.retry_on_lost_blocks(step)
     assert len(called) == calls
-
-
-# ---- invalid rows ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

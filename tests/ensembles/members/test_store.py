@@ -18,6 +18,7 @@ from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.errors import Fenced, InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
+from tests.ensembles.test_persistence import forge
 from tests.faults import flip, tear
 from tests.ml import nets
 from tests.object_store import object_store
@@ -196,10 +197,7 @@ def test_class_that_is_no_model_is_not_loaded(spark, saved, tmp_path):
     """An attacker with write access to the directory names a class: load imports nothing."""
     store = MemberStore(str(shutil.copytree(saved.directory, tmp_path / "run")))
     folder = tmp_path / "run/members/model-00000"
-    [part] = (folder / "model/metadata").glob("part-*")
-    part.write_text(part.read_text().replace("org.apache.spark.ml.classification.LogisticRegressionModel", "os.system"))
-    for checksum in part.parent.glob(".*.crc"):
-        checksum.unlink()
+    forge(folder / "model", "org.apache.spark.ml.classification.LogisticRegressionModel", "os.system")
     record = {"seconds": 1.0, "digest": saved_models._digest(f"{folder}/model")}
     (folder / "member.json").write_text(json.dumps(record))
     with pytest.warns(UserWarning, match=r"os\.system; expected nothing of Python's own"):

@@ -92,9 +92,6 @@ def test_shares_without_replacement():
     assert set(counts.tolist()) == {0, 1}
     assert abs(counts.mean() - 0.3) < 5 * (0.21 / len(MANY)) ** 0.5
     assert Bootstrap(1.0, False, 5).counts(MANY).all()
-    held = np.sum([1 - LeaveFoldOut(fold, 5, 8).counts(MANY) for fold in range(5)], axis=0)
-    assert (held == 1).all()
-    assert abs(LeaveFoldOut(2, 5, 8).counts(MANY).mean() - 0.8) < 2e-3
 
 
 def test_random_numbers_of_seeds_and_of_neighbors_are_independent():

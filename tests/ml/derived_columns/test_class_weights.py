@@ -82,9 +82,8 @@ def test_gang_equals_cross_entropy_with_weights(data):
     ],
 )
 def test_weights_of_classes_are_weights_of_rows(data, values, label):
-    read = (
-        rows.classifier(classWeights=[0.5, 3], **values).derived_columns().read(data.withColumn("label", F.expr(label)))
-    )
+    labelled = data.withColumn("label", F.expr(label))
+    read = rows.classifier(classWeights=[0.5, 3], **values).derived_columns().read(labelled)
     expected = F.expr(f"{values.get('weightCol', 1)} * element_at(array(0.5D, 3D, 1D), int(label) + 1)")
     assert read.frame.where(~F.col(read.columns.weight.name).eqNullSafe(expected)).count() == 0
     assert read.class_weights == [0.5, 3.0]

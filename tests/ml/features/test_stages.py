@@ -91,9 +91,6 @@ def test_numbers_are_written_as_by_java():
     assert texts(np.array([True])) + texts(np.array([1 << 62])) == ["true", str(1 << 62)]
 
 
-# ---- folders -----------------------------------------------------------------------------------------------------
-
-
 def save(folder, kind, params, data=None, **more):
     """A stage as Spark writes it."""
     metadata = {"class": kind, "uid": "u", "paramMap": params, "defaultParamMap": {}} | more

@@ -14,6 +14,7 @@ from sparkdl import ParallelSGD, TorchClassifier, TorchModel
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
+from tests.ml.labels.test_multilabel import columns
 from tests.rounds.data import real
 from tests.sessions import frame
 
@@ -42,11 +43,6 @@ def windows(first: int, rows: int, length: int = LENGTH):
     return {"row": np.arange(rows), "tokens": tokens.astype(np.int64), "vowels": labels.astype(np.int64)}
 
 
-def columns(rows, *names):
-    values = [np.array([row[name] for row in rows]) for name in names]
-    return values if len(values) > 1 else values[0]
-
-
 def scores_of(module, *inputs):
     with torch.inference_mode():
         return module(*(torch.from_numpy(values) for values in inputs))
@@ -60,11 +56,8 @@ def test_vowels_among_the_letters_of_shakespeare(spark, tmp_path):
     rows = frame(test).coalesce(1)
     scored = model.transform(rows)
     types = {name: scored.schema[name].dataType.simpleString() for name in scored.columns[-3:]}
-    assert types == {
-        "rawPrediction": "array<array<float>>",
-        "probability": "array<array<float>>",
-        "prediction": "array<double>",
-    }
+    floats = "array<array<float>>"
+    assert types == {"rawPrediction": floats, "probability": floats, "prediction": "array<double>"}
     raw, chances, predicted = columns(scored.orderBy("row").collect(), *types)
     scores = scores_of(model.module(), test["tokens"])
     np.testing.assert_allclose(raw, scores.transpose(1, 2), rtol=1e-5, atol=1e-5)

@@ -250,15 +250,7 @@ def make():
     return CONFIG, PLAIN, NAMES, CUT, LOSS, TYPE, LAYERS, CHOICE, cached(1), Holder
 """
 COUNTED = ("cached", "factor", "held", "inner", "config", "plain", "name", "cut")
-DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(COUNTED, 1),
-    "logger": "a",
-    "loss": "mse_loss",
-    "dtype": "float32",
-    "choice": "l1_loss",
-    "more": "",
-    "doc": "",
-}
+DEFAULTS = {"logger": "a", "loss": "mse_loss", "dtype": "float32", "choice": "l1_loss", "more": "", "doc": ""}
 
 
 @pytest.mark.parametrize("name", ["notebook", "__main__"])
@@ -278,7 +270,7 @@ def test_code_and_globals_of_program_count(name, changes, counts):
         names: dict[str, Any] = {"__name__": name}
         with pytest.MonkeyPatch.context() as patch:  # a data class looks its module up
             patch.setitem(sys.modules, name, ModuleType(name))
-            exec(CODE.format(**DEFAULTS | changes), names)  # as a notebook does
+            exec(CODE.format(**dict.fromkeys(COUNTED, 1) | DEFAULTS | changes), names)  # as a notebook does
             return [describe(names[name]) for name in ("make", "Net", "cached")]
 
     before, after = described(), described(**changes)

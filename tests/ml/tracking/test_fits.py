@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import json
 
+import mlflow
 import numpy as np
 import pytest
 import torch
 
-from sparkdl import MLflow, TensorBoard, TorchClassifier
+from sparkdl import MLflow, TensorBoard
 from sparkdl.errors import InvalidInput, WorkerFailed
-from tests.ml import nets
+from tests.ml import rows
 from tests.ml.tracking.fake_run import runs
 from tests.ml.tracking.test_tensorboard import curve
-from tests.sessions import frame
-
-X = np.random.default_rng(3).normal(size=(120, 3))
-ARRAYS = {"row": np.arange(120), "x": X, "label": (X.sum(1) > 0).astype(np.int64), "valid": np.arange(120) % 4 == 0}
 
 
 def classifier(store, folder, **changes):
-    names = {"inputCols": ["x"], "validationIndicatorCol": "valid", "idCol": "row", "runDir": str(folder)}
     trackers = [TensorBoard(), MLflow("digits", store)]
-    return TorchClassifier(model=nets.scores, trackers=trackers, numWorkers=2, batchSize=30, **names, **changes)
+    given = {"trackers": trackers, "batchSize": 30, "validationIndicatorCol": "valid", "runDir": str(folder)}
+    return rows.classifier(**given | changes)
 
 
 @pytest.mark.slow
-def test_fit_and_resumed_fit(spark, store, tmp_path):
-    import mlflow
-
+def test_fit_and_resumed_fit(data, store, tmp_path):
     for count in (2, 3):
-        model = classifier(store, tmp_path, epochs=count).fit(frame(ARRAYS))
+        model = classifier(store, tmp_path, epochs=count).fit(data)
         steps, valid = [row["epoch"] for row in model.history], [row["valid_loss"] for row in model.history]
         assert steps == list(range(1, count + 1))
         points = curve(tmp_path / "tb", "valid/loss")
@@ -49,14 +44,12 @@ def failing() -> torch.nn.Module:
     raise RuntimeError("no module today")
 
 
-def test_failed_fits(spark, store, tmp_path):
-    import mlflow
-
+def test_failed_fits(data, store, tmp_path):
     with pytest.raises(InvalidInput, match="minWorkers is 5"):
-        classifier(store, tmp_path / "run", minWorkers=5).fit(frame(ARRAYS))
+        classifier(store, tmp_path / "run", minWorkers=5).fit(data)
     assert mlflow.MlflowClient(store).get_experiment_by_name("digits") is None
     assert not (tmp_path / "run" / "tb").exists()
     with pytest.raises(WorkerFailed, match="no module today"):
-        classifier(store, tmp_path / "run", maxRestarts=0).setModel(failing).fit(frame(ARRAYS))
+        classifier(store, tmp_path / "run", maxRestarts=0).setModel(failing).fit(data)
     (run,) = runs(store)
     assert (run.info.status, "no module today" in run.data.tags["sparkdl.error"]) == ("FAILED", True)

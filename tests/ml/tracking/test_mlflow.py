@@ -7,6 +7,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import mlflow
 import pytest
 
 from sparkdl import TorchModel, __version__
@@ -22,8 +23,6 @@ from tests.object_store import object_store
 
 @pytest.fixture(autouse=True)
 def _global_uri_stays(_alone):
-    import mlflow
-
     before = mlflow.get_tracking_uri()
     yield
     assert mlflow.get_tracking_uri() == before
@@ -32,8 +31,6 @@ def _global_uri_stays(_alone):
 @pytest.fixture
 def default(store, monkeypatch):
     """A user's default store."""
-    import mlflow
-
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     assert mlflow.get_tracking_uri() == store
     yield store
@@ -42,14 +39,8 @@ def default(store, monkeypatch):
     monkeypatch.undo()
 
 
-def client(uri):
-    import mlflow
-
-    return mlflow.MlflowClient(uri)
-
-
 def curve(uri, run, key):
-    return [(metric.step, metric.value) for metric in client(uri).get_metric_history(run.info.run_id, key)]
+    return [(metric.step, metric.value) for metric in mlflow.MlflowClient(uri).get_metric_history(run.info.run_id, key)]
 
 
 def artifact(run, name):
@@ -105,9 +96,7 @@ def test_numbers_of_rounds_and_names_that_mlflow_does_not_allow(store):
 
 
 def test_active_run_is_used_and_not_ended(default):
-    import mlflow
-
-    experiment = client(default).create_experiment("mine")
+    experiment = mlflow.MlflowClient(default).create_experiment("mine")
     with mlflow.start_run(experiment_id=experiment, run_name="own") as own:
         mlflow.log_param("batchSize", 7)
         with pytest.warns(UserWarning, match=r"active MLflow run .* batchSize"):
@@ -125,8 +114,6 @@ def test_active_run_is_used_and_not_ended(default):
 
 
 def test_experiment_and_store_beside_an_active_run(default, tmp_path, monkeypatch):
-    import mlflow
-
     other = (tmp_path / "other").as_uri()
     with mlflow.start_run(experiment_id="0", run_name="search") as parent:
         for name in ("one", "two"):  # a name makes a child run
@@ -134,9 +121,9 @@ def test_experiment_and_store_beside_an_active_run(default, tmp_path, monkeypatc
         with pytest.raises(InvalidInput, match=r"experiment is 'digits'.*'Default'"):
             FakeRun(MLflow("digits"))
         FakeRun(MLflow(tracking_uri=other)).end()
-    children = client(default).search_runs(["0"], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
+    children = mlflow.MlflowClient(default).search_runs(["0"], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
     assert {(run.info.run_name, run.info.status) for run in children} == {("one", "FINISHED"), ("two", "FINISHED")}
-    assert client(default).get_run(parent.info.run_id).data.params == {}
+    assert mlflow.MlflowClient(default).get_run(parent.info.run_id).data.params == {}
     assert len(runs(other, "Default")) == 1
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of the environment")
     FakeRun(MLflow()).end()
@@ -167,7 +154,7 @@ def test_secrets_of_uris_are_not_written(store, tmp_path):
 
 def test_invalid_settings_raise(store, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    client(store).delete_experiment(client(store).create_experiment("digits"))
+    mlflow.MlflowClient(store).delete_experiment(mlflow.MlflowClient(store).create_experiment("digits"))
     with pytest.raises(InvalidInput, match="experiment 'digits' is deleted; restore it"):
         FakeRun(MLflow("digits", store))
     with pytest.raises(InvalidInput, match=r"MLflow .* http://127\.0\.0\.1:1: ") as caught:

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import mlflow
 import numpy as np
 import pandas as pd
 import pytest
@@ -46,8 +47,6 @@ class OwnNet(nn.Linear):
 
 def log(store, model, **settings):
     """MLflow's run and logged model."""
-    import mlflow
-
     fake = FakeRun(MLflow("digits", store, **settings))
     fake.rows(epoch(1), epoch(2))
     fake.end(model=model)
@@ -64,8 +63,6 @@ def check_same(one, other):
 
 @pytest.mark.slow
 def test_logged_models_predict_in_another_process(store, tmp_path, monkeypatch):
-    import mlflow
-
     code = tmp_path / "code"
     code.mkdir()
     (code / "net_of_a_user.py").write_text(_CODE)
@@ -102,8 +99,6 @@ def test_logged_models_predict_in_another_process(store, tmp_path, monkeypatch):
 
 
 def test_inputs_signature_and_requirements(store):
-    import mlflow
-
     model = mlflow.pyfunc.load_model(log(store, made())[1].artifact_location)
     frames = [pd.DataFrame({"x": list(X)}), pd.DataFrame({"x": X.astype(np.float64).tolist(), "more": 1})]
     for data in (X, {"x": X}, *frames):
@@ -118,8 +113,6 @@ def test_inputs_signature_and_requirements(store):
 
 
 def test_models_that_are_not_logged_or_cannot_be(store):
-    import mlflow
-
     client, lock = mlflow.MlflowClient(store), threading.Lock()  # which has no pickle
     FakeRun(MLflow("digits", store, log_model=False)).end(model=made())
     experiment = client.get_experiment_by_name("digits").experiment_id
