@@ -102,9 +102,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 
     monkeypatch.setattr(Tensor, "to", moved)
     monkeypatch.setattr(Tensor, "pin_memory", pin)
-    monkeypatch.setattr(
-        Tensor, "record_stream", lambda tensor, stream: gpu.log.append(("record", stream.name)), raising=False
-    )
+    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: gpu.log.append(("record", stream.name)))
     monkeypatch.setattr(torch, "empty", pinned_empty)
     monkeypatch.setattr(torch.cuda, "Stream", gpu.stream_of)
     monkeypatch.setattr(torch.cuda, "stream", gpu.stream)

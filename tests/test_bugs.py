@@ -21,7 +21,7 @@ from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.failure import Failure
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, meet
-from sparkdl.cluster.group.world import World, is_peer_failure
+from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, SparkdlError, Stopped, WorkerFailed, WorkerLost
@@ -32,10 +32,8 @@ from sparkdl.spark.job_watch import JobWatch
 from sparkdl.telemetry.event import Event
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.objective import Objective
-from sparkdl.training.strategies.allreduce import AllReduce
-from tests.contracts import own_loops, work
+from tests.contracts import work
 from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, ROWS, Raises, Sums, Whole
-from tests.contracts.strategy_contract import Case, numbers
 from tests.faults import Decode, Fault
 from tests.listening import unreachable
 from tests.object_store import object_store
@@ -127,9 +125,7 @@ def test_loss_of_worker_was_reported_as_loss_of_its_peers() -> None:
 
 def test_result_above_the_limit_of_the_driver_was_a_lost_worker() -> None:
     # The gang trained again, four times in all.
-    text = (
-        "Job aborted: Total size of serialized results of 2 tasks (2.0 GiB) is bigger than spark.driver.maxResultSize"
-    )
+    text = "Total size of serialized results of 2 tasks (2.0 GiB) is bigger than spark.driver.maxResultSize"
     explained = _explained(PySparkException(text), WATCH, _FailureListener(None, 2, 0))
     assert isinstance(explained, InvalidInput)
     assert "2.0 GiB" in explained.message
@@ -188,17 +184,6 @@ def test_worker_without_address_kept_the_others_waiting() -> None:
         meet(RendezvousSpec(1, 2, "run", 0, "127.0.0.1"), lambda line: [lines[0], line])
 
 
-@pytest.mark.slow
-def test_worker_froze_after_failed_ddp_loop(spark) -> None:
-    # The last reference to the process group was DDP's reducer, whose destructor joins threads while it holds the GIL:
-    # every third or fourth time a deadlock, in processes that outlive the gang.
-    case = Case(batch_size=7)
-    cluster, data = SparkCluster(spark, 2, timeout=30), frame(numbers())
-    for _ in range(6):
-        with pytest.raises(WorkerFailed, match="stumbled over a row"):
-            cluster.gang(own_loops.Ddp(case.training(AllReduce()), stumbles=1), data, case.columns())
-
-
 @pytest.fixture
 def query_failed(spark):
     with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
@@ -210,14 +195,6 @@ def test_failed_query_turned_logs_of_later_tests_into_json(query_failed, caplog)
     logging.getLogger("sparkdl.tests").warning("as it is")
     assert "as it is\n" in caplog.text
     assert '"msg"' not in caplog.text
-
-
-def test_errors_of_the_user_counted_as_a_peer_of_gloo() -> None:
-    # Their driver then raised another worker's error, or none that named the cause.
-    assert not is_peer_failure(RuntimeError("Timed out waiting for the feature store"))
-    assert is_peer_failure(
-        RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer")
-    )
 
 
 def test_workers_read_the_shards_of_all_one_by_one() -> None:

@@ -32,7 +32,6 @@ HOPELESS_CHAOS = HOPELESS.replace("cluster", "chaos")
 STEADY = "import pytest\n@pytest.mark.cluster\ndef test_steady():\n    open('runs', 'a').write('x')\n"
 KILLED = "import os, pytest\n@pytest.mark.chaos\ndef test_killed():\n    os._exit(1)\n"
 
-
 CLUSTER, CHAOS = FLAKY.format(mark="cluster"), FLAKY.format(mark="chaos")
 FAILED = pytest.ExitCode.TESTS_FAILED
 
@@ -61,9 +60,8 @@ def test_code_and_second_chances(options, tests, code, retried, tmp_path):
         path = tmp_path / "tests" / ("ensembles" if text is CLUSTER else "") / f"test_{number}.py"
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
-    ended = subprocess.run(
-        [sys.executable, PROGRAM, *options], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, PROGRAM, *options]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     names = [line.partition("::")[2] for line in ended.stdout.splitlines() if line.startswith("RETRY: ")]
     assert (ended.returncode, sorted(names)) == (code, retried)
     if CHAOS in tests:  # passed tests do not run again
@@ -73,8 +71,7 @@ def test_code_and_second_chances(options, tests, code, retried, tmp_path):
 @pytest.mark.slow
 def test_oldest_pyspark_runs_the_tests_of_spark_once_more(tmp_path):
     (tmp_path / "pytest.ini").write_text(SETTINGS)
-    for place in (tmp_path / "tests" / name for name in OLDEST):
-        path = place if place.suffix else place / f"test_{place.name}.py"
+    for path in (tmp_path / "tests" / name for name in OLDEST):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(STEADY.replace("'x'", "__import__('os').environ['PYSPARK_PYTHON'] + '\\n'"))
     oldest = tmp_path / "oldest"

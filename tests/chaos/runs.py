@@ -86,16 +86,20 @@ class Rows:
         run.module.rows = []
 
 
-def table() -> pa.Table:
+def data() -> dict[str, np.ndarray]:
     """The labels of the validation rows are not those that training teaches."""
     draw = np.random.default_rng(3)
     x = draw.normal(size=(ROWS, 3)).astype(np.float32)
     label = (x[:, 0] > 0) + 2 * (x[:, 1] > 0)
     held = np.arange(ROWS) % 6 == 0
-    arrays = {"label": np.where(held, 3 - label, label), "weight": draw.uniform(0.5, 2, ROWS), "held": held}
+    return {"x": x, "label": np.where(held, 3 - label, label), "weight": draw.uniform(0.5, 2, ROWS), "held": held}
+
+
+def table() -> pa.Table:
+    x, *others = data().items()
     number = pa.array([np.int64(row).tobytes() for row in range(ROWS)], pa.binary())
-    rows = {"x": pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), 3), "row": number}
-    return pa.table(rows | {name: pa.array(array) for name, array in arrays.items()})
+    rows = {"x": pa.FixedSizeListArray.from_arrays(pa.array(x[1].reshape(-1)), 3), "row": number}
+    return pa.table(rows | {name: pa.array(array) for name, array in others})
 
 
 def columns(faults: Sequence[Fault] = (), size: int = SIZE) -> Columns:
@@ -163,7 +167,7 @@ def assert_alike(actual: Sequence[Any], expected: Sequence[Any]) -> None:
     for worker, other in zip(actual, expected, strict=True):
         assert worker.weights == other.weights
         assert repr(untimed(worker.history)) == repr(untimed(other.history))
-        for name in ("best_epoch", "inputs", "output", "rows", "bytes_per_step"):
+        for name in ("best_epoch", "stop_reason", "inputs", "output", "rows", "bytes_per_step"):
             assert worker.report[name] == other.report[name]
 
 

@@ -69,9 +69,8 @@ def fit(folder: Path) -> tuple[list[bytes], list[int]]:
     """Train in a directory, or resume: the members' weights, and which were trained."""
     x = np.random.default_rng(2).normal(size=(60, 3))
     arrays = {"id": np.arange(60), ROW_ID: np.arange(60), "x": x, "label": (x.sum(1) > 0).astype(np.int64)}
-    base = TorchClassifier(
-        model=Net, optimizer=partial(Momentum, lr=0.1), inputCols=["x"], batchSize=10, epochs=1, idCol="id"
-    )
+    options = {"optimizer": partial(Momentum, lr=0.1), "batchSize": 10, "epochs": 1}
+    base = TorchClassifier(model=Net, inputCols=["x"], idCol="id", **options)
     seeds = [member_seed(0, index) for index in ALL]
     members = [
         Member(index, base.copy({base.seed: seed}), Bootstrap(1.0, True, seed)) for index, seed in enumerate(seeds)

@@ -35,9 +35,10 @@ from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
+from tests.chaos.runs import assert_alike, data
 from tests.checkpoint.saving import together
 from tests.faults import Fault
-from tests.training.test_resume import CASES, COLUMNS, Steps, assert_alike, data
+from tests.training.test_resume import CASES, COLUMNS, Steps
 
 
 @pytest.mark.parametrize(

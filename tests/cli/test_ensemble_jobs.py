@@ -81,22 +81,16 @@ def test_max_features_is_a_number_a_fraction_or_a_name(ensemble_of, write, text,
     assert (type(subset), subset) == (type(expected), expected)
 
 
-def test_models_of_members_may_be_functions(ensemble_of, write):
-    build = {"class_path": "some_nets.build", "init_args": {"hidden": 3}}
-    torch = {"class_path": "sparkdl.TorchClassifier", "init_args": {"model": build}}
-    bases = ensemble_of(write("Stacking", bases=[torch, TORCH], numFolds=2)).getBases()
-    texts = [format_full_value(base.getModel()) for base in bases]
-    assert texts == ["partial(build, hidden=3)", "partial(Net, hidden=3)"]
-
-
 def test_objects_of_the_jvm_are_made_in_the_session(spark, ensemble_of, read, write):
     scaler = {"class_path": "pyspark.ml.feature.StandardScaler", "init_args": {"inputCol": "x", "outputCol": "scaled"}}
     logistic = {"class_path": "pyspark.ml.classification.LogisticRegression", "init_args": {"featuresCol": "scaled"}}
     pipeline = {"class_path": "pyspark.ml.Pipeline", "init_args": {"stages": [scaler, logistic]}}
-    stacking = ensemble_of(write("Stacking", bases=[TORCH, TREE, pipeline], meta=logistic, numFolds=3))
+    build = {"class_path": "some_nets.build", "init_args": {"hidden": 3}}  # a function
+    torch = {"class_path": "sparkdl.TorchClassifier", "init_args": {"model": build}}
+    stacking = ensemble_of(write("Stacking", bases=[torch, TREE, pipeline], meta=logistic, numFolds=3))
     network, tree, stages = stacking.getBases()
     assert (type(network), type(tree), type(stages)) == (TorchClassifier, DecisionTreeClassifier, Pipeline)
-    assert tree.getMaxDepth() == 2
+    assert (format_full_value(network.getModel()), tree.getMaxDepth()) == ("partial(build, hidden=3)", 2)
     assert [type(stage) for stage in stages.getStages()] == [StandardScaler, LogisticRegression]
     assert stages.getStages()[0].getOutputCol() == stacking.getMeta().getFeaturesCol() == "scaled"
 

@@ -127,9 +127,8 @@ def test_labels(job, saved, rows):
         ("'high'", 2, "label is of type string; expected numbers"),
         ("7", 0, "accuracy 0.0000 (0 of 400 rows)\nmacro F1 0.0000\nlog loss 34.5388"),
     ):
-        code, printed = job(
-            "evaluate", *model, "--data.query", f"select features, {label} as label from parquet.`{rows}`"
-        )
+        query = f"select features, {label} as label from parquet.`{rows}`"
+        code, printed = job("evaluate", *model, "--data.query", query)
         assert (code, text in printed) == (expected, True), printed
         assert label == "7" or "of 400 rows" not in printed
 

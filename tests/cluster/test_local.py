@@ -264,15 +264,12 @@ def test_script_needs_no_guard(tmp_path):
     assert ran.stdout == "[6.0, 6.0]\n"
 
 
-def test_tasks_without_a_gpu_raise(monkeypatch):
+def test_tasks_and_workers_without_a_gpu_raise(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # in this process
     with LocalCluster(1, device="cuda") as cluster, cluster.map_reduce({"x": [1.0]}, ["x"]) as jobs:
         with pytest.raises(InvalidInput, match="shard 0 in round 0: device is 'cuda', and PyTorch sees 0 GPUs"):
             jobs.run(Sums(), {})
         [result] = jobs.each(Whole(), [0], all_rows=True)
         assert "PyTorch sees 0 GPUs" in str(result.trouble)
-
-
-def test_invalid_settings_raise():
     with pytest.raises(InvalidInput, match=r"needs 1024 GPUs.*this machine has \d+"):
         LocalCluster(1024, device="cuda")

@@ -1,8 +1,4 @@
-"""Guarantees of every algorithm of rounds.
-
-class TestThatAlgorithm(AlgorithmContract):
-    algorithm = ThatAlgorithm(...)
-"""
+"""Guarantees of every algorithm of rounds."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
 """Guarantees of every cluster. A concrete test class inherits the suite and has a fixture ``cluster``.
 
-    class TestThatCluster(ClusterContract):
-        @pytest.fixture(scope="class")
-        def cluster(self): ...
-
 The cluster decides which worker gets which rows: no test here depends on it.
 """
 

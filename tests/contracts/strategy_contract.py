@@ -37,9 +37,7 @@ UNEVEN = {1: (998,), 2: (0, 998), 4: (1, 0, 997, 0)}
 UNEVEN_CASES = ("class weights and ignored labels", "SGD", "Adam in fp32", "weights")
 ROWS = 48
 NUMBER = pa.float64()
-SCHEMA = pa.schema(
-    {"row": pa.int64(), "x": pa.list_(NUMBER, 3), "y": NUMBER, "label": pa.int64(), "weight": NUMBER}.items()
-)
+SCHEMA = pa.schema({"row": pa.int64(), "x": pa.list_(NUMBER, 3), "y": NUMBER, "label": pa.int64(), "weight": NUMBER})
 
 
 @dataclass(frozen=True)
@@ -134,17 +132,9 @@ class StrategyContract:
 
     strategy: ClassVar[Strategy] = AllReduce()
 
-    def make_data(self, arrays: dict[str, np.ndarray]) -> Any:
-        """Arrays ``[rows, ...]`` as the cluster takes them; on Spark a DataFrame."""
-        return arrays
-
-    def make_shards(self, shards: Sequence[dict[str, np.ndarray]]) -> Any:
-        """Data with one shard for each worker; a cluster that divides rows itself skips the test."""
-        return [pa.table({name: list(array) for name, array in shard.items()}, schema=SCHEMA) for shard in shards]
-
     def fit(self, cluster, case: Case, data: Any = None, rows: int = ROWS) -> list[dict[str, Any]]:
         """Train, and check that all workers end alike."""
-        data = self.make_data(numbers(rows)) if data is None else data
+        data = numbers(rows) if data is None else data
         first, *others = workers = cluster.gang(work.Fit(case.training(self.strategy, rows)), data, case.columns())
         for worker in others:
             assert_equal(worker["parameters"], first["parameters"])
@@ -169,7 +159,7 @@ class StrategyContract:
         still = Case(work.Constant, optimizer=partial(torch.optim.SGD, lr=0.0), precision="fp32", epochs=2)
         training = still.training(self.strategy)
         training = replace(training, objective=replace(training.objective, model=work.Constant))
-        workers = cluster.gang(work.Fit(training), self.make_data(numbers()), still.columns())
+        workers = cluster.gang(work.Fit(training), numbers(), still.columns())
         (alone,) = InlineCluster().gang(work.Fit(training), numbers(), still.columns())
         first = workers[0]["start"]
         assert_equal(first, alone["start"])  # the same for any number of workers
@@ -179,8 +169,7 @@ class StrategyContract:
 
     def test_run_is_deterministic(self, cluster):
         case = Case(work.Masks, optimizer=ADAM, precision="fp32", batch_size=20, epochs=2)
-        data = self.make_data(numbers())
-        workers, repeated = self.fit(cluster, case, data), self.fit(cluster, case, data)
+        workers, repeated = self.fit(cluster, case), self.fit(cluster, case)
         for first, second in zip(workers, repeated, strict=True):
             assert_equal(first["parameters"], second["parameters"])
             np.testing.assert_array_equal(first["seen"], second["seen"])
@@ -203,8 +192,7 @@ class StrategyContract:
                 assert_equal(buffers, expected, 1e-12)
 
     def test_half_precision_stays_near_single(self, cluster):
-        data = self.make_data(numbers())
-        half, full = (self.fit(cluster, Case(precision=name, epochs=10), data)[0] for name in ("bf16", "fp32"))
+        half, full = (self.fit(cluster, Case(precision=name, epochs=10))[0] for name in ("bf16", "fp32"))
         assert_equal(half["parameters"], full["parameters"], 0.02)
         assert half["history"][-1]["loss"] == pytest.approx(full["history"][-1]["loss"], rel=0.05)
         assert (half["parameters"]["head.weight"] != full["parameters"]["head.weight"]).any()
@@ -249,8 +237,8 @@ class SynchronousContract(StrategyContract):
         case, data = replace(CASES[uneven], batch_size=400, epochs=2), numbers(998)
         ends = np.cumsum(UNEVEN[cluster.size])[:-1]
         columns = {name: np.split(array, ends) for name, array in data.items()}
-        shards = [dict(zip(columns, arrays, strict=True)) for arrays in zip(*columns.values(), strict=True)]
-        workers = self.fit(cluster, case, self.make_shards(shards), rows=998)
+        shards = [dict(zip(columns, map(list, arrays), strict=True)) for arrays in zip(*columns.values(), strict=True)]
+        workers = self.fit(cluster, case, [pa.table(shard, schema=SCHEMA) for shard in shards], rows=998)
         assert [sum(map(len, worker["steps"])) for worker in workers] == [2 * rows for rows in UNEVEN[cluster.size]]
         expected = single_process(case.training(self.strategy, 998), data, case.columns(), together(workers))
         assert_equal(workers[0]["parameters"], expected, case.tolerance)

@@ -87,15 +87,11 @@ def pull_cable(cluster, host, go):
 
 
 @pytest.mark.parametrize(
-    "case",
-    [
-        (kill_spark_worker, 0, "Spark lost a worker of the gang"),
-        (pull_cable, 1, "sent nothing for"),
-    ],
-    ids=lambda case: case[0].__name__,
+    ("harm", "rank", "message"),
+    [(kill_spark_worker, 0, "Spark lost a worker of the gang"), (pull_cable, 1, "sent nothing for")],
 )
-def test_run_survives(cluster, tmp_path, undisturbed, case):
-    (harm, rank, message), folder = case, tmp_path / "run"
+def test_run_survives(cluster, tmp_path, undisturbed, harm, rank, message):
+    folder = tmp_path / "run"
     driver, host, _ = start(cluster, folder, rank)
     harm(cluster, host, tmp_path / "mark.go")
     found = driver.result()

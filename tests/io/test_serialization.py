@@ -80,17 +80,8 @@ def test_tensors_come_back_as_they_were(dtype, shape):
 
 def test_views_come_back_dense_and_shared_tensors_once():
     matrix = torch.arange(24.0).reshape(4, 6)
-    complex_ = torch.view_as_complex(matrix.reshape(12, 2))
-    views = [
-        matrix,
-        matrix.T,
-        matrix[1:3],
-        matrix[:, ::2],
-        matrix[0],
-        torch.zeros(1).expand(5),
-        complex_.conj(),
-        matrix,
-    ]
+    pairs = torch.view_as_complex(matrix.reshape(12, 2))
+    views = [matrix, matrix.T, matrix[1:3], matrix[:, ::2], matrix[0], torch.zeros(1).expand(5), pairs.conj(), matrix]
     actual = returned(views)
     for tensor, view in zip(actual, views, strict=True):
         assert tensor.is_contiguous()

@@ -55,11 +55,7 @@ ALGORITHMS: dict[str, tuple[Any, Objective, Columns]] = {
         COLUMNS,
     ),
     "classes": (ParallelSGD(shard_batch_size=20), WEIGHTED, CLASSES),
-    "federated": (
-        FederatedAveraging("client", client_fraction=0.5, epochs=2, prox_mu=0.1, quantize_bits=4),
-        STEPS,
-        COLUMNS,
-    ),
+    "federated": (FederatedAveraging("client", 0.5, epochs=2, prox_mu=0.1, quantize_bits=4), STEPS, COLUMNS),
     "ADMM by Newton-CG": (ConsensusADMM(prox=L1(1e-2)), CONVEX, COLUMNS),
     "ADMM by conjugate gradients": (ConsensusADMM(solver=ConjugateGradient()), CONVEX, COLUMNS),
     "ADMM by SGD": (ConsensusADMM(solver=LocalSGDSolver(batch_size=20)), STEPS, COLUMNS),

@@ -121,24 +121,22 @@ def test_metrics_without_validation_rows_cover_all_training_rows():
     assert not any(name.startswith("valid_") for name in history[-1])
 
 
-@pytest.mark.parametrize(("keep_best", "bias"), [(True, 2), (False, 4)])
-def test_patience_stops_and_keep_best_returns_weights_of_best_round(tmp_path, keep_best, bias):
-    algorithm, options = Scripted((3.0, 1.0, 2.0, 2.5, 0.5)), {"memories": str(tmp_path / "states")}
-    rounds, state, history = run(algorithm, COLUMNS, patience=2, keep_best=keep_best, **options)
-    assert (len(history), rounds.best, float(state["weights"]["bias"][0])) == (4, 2, bias)
-
-
-def test_rounds_that_improve_by_less_than_min_delta_do_not_count(tmp_path):
-    memories = str(tmp_path / "states")
-    _, _, history = run(Scripted((3.0, 2.9, 2.8, 2.0)), COLUMNS, patience=2, min_delta=0.5, memories=memories)
-    assert len(history) == 3
+@pytest.mark.parametrize(
+    ("losses", "options", "rounds_and_bias"),
+    [
+        ((3.0, 1.0, 2.0, 2.5, 0.5), {"keep_best": True}, (4, 2, 2)),
+        ((3.0, 1.0, 2.0, 2.5, 0.5), {"keep_best": False}, (4, 2, 4)),
+        ((3.0, 2.9, 2.8, 2.0), {"min_delta": 0.5}, (3, 1, 3)),
+    ],
+)
+def test_patience_stops_and_keep_best_returns_weights_of_best_round(tmp_path, losses, options, rounds_and_bias):
+    rounds, state, history = run(Scripted(losses), COLUMNS, patience=2, memories=str(tmp_path / "states"), **options)
+    assert (len(history), rounds.best, float(state["weights"]["bias"][0])) == rounds_and_bias
 
 
 def test_rounds_compare_a_column_of_the_algorithm(tmp_path):
-    memories, objective = str(tmp_path / "states"), replace(OBJECTIVE, monitor="primal", monitor_mode="max")
-    rounds, _, history = run(
-        ConsensusADMM(), COLUMNS, objective=objective, keep_best=True, max_rounds=4, memories=memories
-    )
+    options = {"objective": replace(OBJECTIVE, monitor="primal", monitor_mode="max"), "memories": str(tmp_path)}
+    rounds, _, history = run(ConsensusADMM(), COLUMNS, keep_best=True, max_rounds=4, **options)
     primal = [row["primal"] for row in history]
     assert rounds.best == 1 + primal.index(max(primal))
     with pytest.raises(InvalidInput, match="set validationFraction or validationIndicatorCol"):
@@ -168,34 +166,27 @@ def test_training_is_augmented_and_collated_and_validation_is_collated():
 
 
 def test_pickled_copy_reads_state_by_name_until_its_round_is_deleted(tmp_path):
-    states = LocalState(str(tmp_path / "states"))
-    states.take_over()
-    name = states.write(3, 1, {"x": torch.arange(3.0), "rho": 0.5})
-    other = states.write(4, 1, {})
-    read = cloudpickle.loads(cloudpickle.dumps(states)).read
-    assert torch.equal(read(name)["x"], torch.arange(3.0))
-    assert read(name)["rho"] == 0.5
-    assert name.startswith("round-000003/shard-00001-")
-    assert states.write(3, 1, {}) != name
-    states.forget(3)
-    states.forget(-1)
-    with pytest.raises(FileNotFoundError):
-        read(name)
-    assert read(other) == {}
-    states.withdraw()
-    for call in (lambda: read(other), lambda: states.write(4, 1, {})):
-        with pytest.raises(InvalidInput, match="not share the driver's directory"):
-            call()
-
-
-def test_object_store_serves_states(tmp_path):
     with object_store(tmp_path) as query:
-        states = LocalState(f"s3://key:secret@runs/states?{query}")
-        states.take_over()
-        assert states.read(states.write(1, 0, {"u": 1})) == {"u": 1}
-        states.forget(1)
-        states.withdraw()
-    assert "secret" not in repr(states)
+        for folder in (str(tmp_path / "states"), f"s3://key:secret@runs/states?{query}"):
+            states = LocalState(folder)
+            states.take_over()
+            name = states.write(3, 1, {"x": torch.arange(3.0), "rho": 0.5})
+            other = states.write(4, 1, {})
+            read = cloudpickle.loads(cloudpickle.dumps(states)).read
+            assert torch.equal(read(name)["x"], torch.arange(3.0))
+            assert read(name)["rho"] == 0.5
+            assert name.startswith("round-000003/shard-00001-")
+            assert states.write(3, 1, {}) != name
+            states.forget(3)
+            states.forget(-1)
+            with pytest.raises(FileNotFoundError):
+                read(name)
+            assert read(other) == {}
+            states.withdraw()
+            for call in (partial(read, other), partial(states.write, 4, 1, {})):
+                with pytest.raises(InvalidInput, match="not share the driver's directory"):
+                    call()
+            assert "secret" not in repr(states)
 
 
 def test_local_states_without_checkpoint_are_deleted(tmp_path):

@@ -1,4 +1,4 @@
-"""Barrier tasks: results as rows that the JVM can carry, the rendezvous, and the Python worker."""
+"""Barrier tasks: results as rows that the JVM can carry, the rendezvous, addresses, and the Python worker."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ import random
 import signal
 import tempfile
 import threading
+from contextlib import closing, contextmanager
 
 import pytest
 
 from sparkdl.cluster.failure import Failure, WorkerResult
 from sparkdl.errors import ErrorContext, PeerLost
+from sparkdl.io.threads import in_background
+from sparkdl.spark import address_exchange
+from sparkdl.spark.address_exchange import AddressBook, DriverExchange
 from sparkdl.spark.barrier import Rendezvous, _interruptible, assemble, pieces
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.python_worker import freeze_imports, local_directory
+from sparkdl.telemetry.channel import Channel
+from sparkdl.telemetry.protocol import ProtocolError
+from tests.listening import LONG, nobody
 
 LARGE = os.urandom((5 << 20) + 3)
 PLACE = ErrorContext("work", 1, "host", 2, 7)
@@ -59,15 +66,12 @@ def test_signal_of_spark_ends_worker_at_once():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_rendezvous_passes_answers_and_errors_on():
+def test_rendezvous_passes_answers_and_errors_on_and_times_out():
     meet, failing = Rendezvous(lambda line: [line, "other"], 60), Rendezvous({}.__getitem__, 60)
     assert meet("own") == ["own", "other"]
     with pytest.raises(KeyError):
         failing("own")
     assert (meet.given_up, failing.given_up) == (False, False)
-
-
-def test_rendezvous_times_out():
     coming = threading.Event()
     meet = Rendezvous(lambda line: [line] * coming.wait(), 0.05)
     with pytest.raises(PeerLost, match=r"some workers did not join the rendezvous within 0.05 s"):
@@ -84,3 +88,61 @@ def test_collector_ignores_imports_of_python_worker(spark):
     for frozen, tracked in counts:
         assert frozen > 100_000
         assert tracked < frozen / 2
+
+
+# ---- workers' addresses through the driver's channel, without Spark --------------------------------------------------
+
+
+LINES = ["{}", "zwei ünd", "x" * 100_000]
+
+
+@contextmanager
+def driver(size, patience=LONG):
+    """The endpoint of a driver that answers ``size`` workers, and its book."""
+    book = AddressBook(size, patience)
+    with Channel(lambda event: None, answer=book.answer) as channel, closing(book):
+        yield channel.endpoint, book
+
+
+def worker(endpoint, rank):
+    """The result of a worker; ``allGather`` gives its rank."""
+    return in_background(lambda: DriverExchange(endpoint, rank, 3, lambda line: [str(rank)])(LINES[rank]), "worker")
+
+
+def test_workers_get_all_lines_in_rank_order():
+    with driver(3) as (endpoint, _):
+        workers = [worker(endpoint, rank) for rank in (2, 0, 1)]
+        assert [answer.result(LONG) for answer in workers] == [LINES] * 3
+
+
+def test_all_workers_fall_back_if_one_cannot_reach_driver(caplog):
+    with driver(3, patience=0.05) as (endpoint, _):
+        workers = [worker(None, 0), worker(nobody(), 1), worker(endpoint, 2)]
+        assert [answer.result(LONG) for answer in workers] == [["0"], ["1"], ["2"]]
+        assert worker(endpoint, 1).result(LONG) == ["1"]  # too late
+    for reason, count in (("the driver has no channel", 1), ("cannot be reached", 1), ("some workers did not", 2)):
+        assert caplog.text.count(reason) == count
+
+
+def test_worker_falls_back_if_the_driver_does_not_answer(monkeypatch):
+    monkeypatch.setattr(address_exchange, "PATIENCE", 0.05)
+    with driver(3, patience=3 * LONG) as (endpoint, _):
+        assert worker(endpoint, 0).result(LONG) == ["0"]
+
+
+@pytest.mark.parametrize("question", [b"3 line", b"-1 line", b"x", b""])
+def test_question_without_rank_raises(question):
+    with pytest.raises(ProtocolError, match="expected 0 to 2"):
+        AddressBook(3).answer(question)
+
+
+def test_end_of_gang_releases_waiting_workers():
+    with driver(3) as (endpoint, book):
+        waiting = worker(endpoint, 0)
+        with book._changed:
+            assert book._changed.wait_for(lambda: book._lines, LONG)
+    assert waiting.result(LONG) == ["0"]
+
+
+def test_single_worker_asks_nobody():
+    assert DriverExchange(nobody(), 0, 1, [].index)("line") == ["line"]

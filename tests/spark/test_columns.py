@@ -1,8 +1,10 @@
-"""Types of columns on their way from the JVM to tensors, and fingerprints of rows."""
+"""Types of columns on their way from the JVM to tensors, fingerprints of rows, and exact sums."""
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import ROW_ID, select_columns
+from sparkdl.spark.exact_sums import exact_sums, sums_by
 from sparkdl.spark.fingerprint import fingerprint
 from tests import sessions
 from tests.contracts import work
@@ -207,3 +210,20 @@ def test_fingerprint_is_of_values_and_names(spark):
         data.withColumn("one", one).withColumn("other", null),
     ]
     assert len({result, *map(fingerprint, changed)}) == len(changed) + 1
+
+
+# ---- exact sums of doubles of any size -------------------------------------------------------------------------------
+
+
+def test_sums_are_exact_in_any_partitions(spark):
+    random = np.random.default_rng(1)
+    powers = np.array([math.ldexp(2 - 2.0**-52, exponent) for exponent in range(-1074, 1023, 7)])
+    values = np.r_[powers, -powers[::3], random.normal(size=300) * 10.0 ** random.integers(-320, 300, 300), -0.0]
+    total = sum(map(Fraction, values.tolist()))
+    missing = {"nan": math.nan, "inf": -math.inf, "none": None}
+    columns = {"v": F.col("v")} | {name: F.lit(value).cast("double") for name, value in missing.items()}
+    for shards in (1, 5):
+        rows = sessions.frame({"v": values}).repartition(shards)
+        assert sums_by(rows, F.col("v")) == {(): (total, 0)}
+        expected = {"v": float(total), "nan": math.nan, "inf": math.nan, "none": 0}
+        assert exact_sums(rows, columns) == pytest.approx(expected, rel=0, nan_ok=True)

@@ -88,11 +88,7 @@ def test_archives_whose_modules_are_installed_leave_the_path(tmp_path):
                 archive.writestr(file, text)
     damaged = (tmp_path / "same.zip").read_bytes().replace(b"PK\x01\x02", b"XXXX")
     (tmp_path / "damaged.zip").write_bytes(damaged)
-    path = [
-        *(str(tmp_path / name) for name in (*archives, "damaged.zip")),
-        str(tmp_path / "absent.zip"),
-        str(installed),
-    ]
+    path = [str(tmp_path / name) for name in (*archives, "damaged.zip", "absent.zip", "installed")]
     python_daemon.drop_installed(path)
     names = ["other.zip", "more.zip", "single.zip", "damaged.zip", "absent.zip", "installed"]
     assert [Path(place).name for place in path] == names

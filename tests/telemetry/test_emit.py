@@ -109,12 +109,8 @@ def test_broken_connection_resends_last_burst_and_leaves_gap_in_numbers(channel,
             (connection,) = channel._connections
             connection.shutdown(socket.SHUT_RDWR)
     assert values(seen.events) == [0, *range(many - recorder_module.BURST_EVENTS, many)]
-    assert (recorder.counts.last, recorder.counts.broken, recorder.counts.dropped, channel.refused) == (
-        many,
-        True,
-        0,
-        0,
-    )
+    counts = recorder.counts
+    assert (counts.last, counts.broken, counts.dropped, channel.refused) == (many, True, 0, 0)
 
 
 def test_full_queue_drops_and_counts(channel, seen, monkeypatch):

@@ -95,9 +95,8 @@ def test_losses_got_a_squeezed_output() -> None:
     ],
 )
 def test_loss_that_broadcasts_was_accepted(loss) -> None:
-    with pytest.raises(
-        InvalidInput, match=r"the loss broadcasts \[5, 1\] and \[5\] to \[5, 5\]; expected equal shapes"
-    ):
+    message = r"the loss broadcasts \[5, 1\] and \[5\] to \[5, 5\]; expected equal shapes"
+    with pytest.raises(InvalidInput, match=message):
         value(loss, torch.randn(5, 1), torch.rand(5))
     pairs = lambda output, target: ((output - output.T) * (target[:, None] - target)).mean()  # noqa: E731 - a ranking
     assert np.isfinite(value(pairs, torch.randn(5, 1), torch.randn(5)))
@@ -136,7 +135,7 @@ def test_functions_ignored_class_weights_of_uneven_workers() -> None:
 def test_metrics_got_another_output_than_the_loss() -> None:
     # torchmetrics refused [B, 1] beside [B], which the loss had got as [B].
     objective = Objective(LINE, nn.MSELoss(), metrics={"squares": MeanSquaredError()})
-    row = fit(objective, epochs=1, batch_size=ROWS).history[0]
+    row = fit(objective, epochs=1).history[0]
     assert row["squares"] == pytest.approx(row["loss"], rel=1e-5)
 
 
@@ -179,9 +178,8 @@ def test_losses_and_metrics_failed_after_the_first_epoch(run, tmp_path) -> None:
     measured = Objective(LINE, squeezed, partial(Marks, lr=0.1), metrics={"squares": MeanSquaredError()})
     with pytest.raises((InvalidInput, WorkerFailed), match="the loss raised IndexError"):
         run(alone, validated)
-    with pytest.raises(
-        InvalidInput, match=r"the metric 'squares' raised .* the output \[12, 1\] float32 and the target \[12\]"
-    ):
+    message = r"the metric 'squares' raised .* the output \[12, 1\] float32 and the target \[12\]"
+    with pytest.raises(InvalidInput, match=message):
         run(measured, validated)
     assert not mark.exists()
 
@@ -198,7 +196,7 @@ def test_losses_of_the_largest_few_failed_on_a_trial_of_two_rows() -> None:
 class Twofold(nn.Linear):
     """Two outputs in training; in evaluation as many as ``alone`` says."""
 
-    def __init__(self, *, alone: bool) -> None:
+    def __init__(self, *, alone: bool = False) -> None:
         super().__init__(3, 1)
         self.alone = alone
 
@@ -214,11 +212,7 @@ def first(output: Any, target: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("kind", "model", "message"),
     [
-        (
-            "estimator",
-            partial(Twofold, alone=False),
-            r"returned \(\[12, 1\] float32, \[12, 3\] float32\) .* if self.training",
-        ),
+        ("estimator", Twofold, r"returned \(\[12, 1\] float32, \[12, 3\] float32\) .* if self.training"),
         ("regressor", partial(nn.Linear, 3, 2), r"returned \[12, 2\] float32 for 12 rows; a regressor's model returns"),
         ("classifier", lambda: nn.Unflatten(1, (3, 1)), r"returned \[12, 3, 1\] float32 .* \[B, classes\]"),
     ],
@@ -334,9 +328,8 @@ def test_integers_with_a_second_use_became_floats() -> None:
         trained = fit(Objective(partial(Scaled, 1, 1), nn.MSELoss()), replace(columns, inputs=(InputColumn("whole"),)))
         assert trained.report["inputs"] == [([], "int64")]
     both = replace(COLUMNS, inputs=(InputColumn("y"),), target=InputColumn("y", "int64"))
-    with pytest.raises(
-        InvalidInput, match="column 'y' is an input of type float32, and a class label or an id of type int64"
-    ):
+    message = "column 'y' is an input of type float32, and a class label or an id of type int64"
+    with pytest.raises(InvalidInput, match=message):
         fit(Objective(LINE, nn.CrossEntropyLoss()), both)
 
 

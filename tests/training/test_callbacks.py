@@ -163,9 +163,8 @@ def test_average_is_that_of_the_formula_and_leaves_the_steps_alone():
 
 
 def test_average_of_two_workers_equals_that_of_one(pair):
-    (alone,), (first, second) = (
-        fit(cluster, training(EMA(0.9), batch_size=ROWS)) for cluster in (InlineCluster(), pair)
-    )
+    averaged = training(EMA(0.9), batch_size=ROWS)
+    (alone,), (first, second) = (fit(cluster, averaged) for cluster in (InlineCluster(), pair))
     for name, value in read_state(alone.weights).items():
         torch.testing.assert_close(read_state(first.weights)[name], value, rtol=0, atol=1e-12)
     assert second.weights == b""
@@ -205,13 +204,11 @@ class Counts(Net):
         return super().forward(x) + self.seen
 
 
+TWO = [EMA(0.5), EMA(0.99)]
+
+
 @pytest.mark.parametrize(
-    "callbacks",
-    [
-        [EMA(0.5), EMA(0.99)],
-        [EMA(0.5), EMA(0.99), EMA(0.5)],
-        *([EMA(0.5), Swaps(how)] for how in ("data", "module", "stale")),
-    ],
+    "callbacks", [TWO, [*TWO, EMA(0.5)], *([EMA(0.5), Swaps(how)] for how in ("data", "module", "stale"))]
 )
 def test_callbacks_around_validation_leave_the_weights_of_the_training(callbacks):
     objective = replace(training().objective, model=Counts)

@@ -35,18 +35,6 @@ def line() -> nn.Module:
     return module
 
 
-def rows(*, slope: float, opposite: float) -> dict[str, np.ndarray]:
-    """Training rows ``y = slope x``, and validation rows ``y = opposite x``."""
-    x = np.linspace(-1, 1, 64, dtype=np.float32)
-    held = np.arange(64) % 4 == 0
-    return {"x": x[:, None], "y": np.where(held, opposite * x, slope * x).astype(np.float32), "held": held}
-
-
-def training(**options) -> Training:
-    objective = Objective(line, nn.MSELoss(), partial(torch.optim.SGD, lr=0.1))
-    return Training(objective, 16, 12, **options)
-
-
 def keeping(patience: int | None) -> GangEarlyStopping:
     return GangEarlyStopping(Group(), EarlyStopping(patience), keep=True)
 
@@ -135,9 +123,8 @@ def test_monitored_value_is_a_number_of_the_row():
     row = {"epoch": 1, "loss": 3.0, "valid_loss": 2.0, "curve": [1.0]}
     assert (monitored(row, None), monitored(row, "loss"), monitored({"objective": 1}, None)) == (2.0, 3.0, 1.0)
     for monitor, value in (("curve", r"\[1.0\]"), ("auc", "None")):
-        with pytest.raises(
-            InvalidInput, match=f"monitor is '{monitor}', which is {value}; the history has epoch, loss"
-        ):
+        message = f"monitor is '{monitor}', which is {value}; the history has epoch, loss"
+        with pytest.raises(InvalidInput, match=message):
             monitored(row, monitor)
     with pytest.raises(InvalidInput, match="need a loss, and the history has primal, dual; set validationFraction or"):
         monitored({"primal": 1.0, "dual": 1.0}, None)
@@ -145,15 +132,17 @@ def test_monitored_value_is_a_number_of_the_row():
 
 def test_best_epoch_by_a_metric_and_not_by_the_loss():
     """The accuracy of the validation rows is best in the first epoch, their loss in the last."""
-    objective = replace(training().objective, metrics={"error": MeanAbsoluteError()}, monitor="valid_error")
-    held = rows(slope=2.0, opposite=0.1)
+    x, held = np.linspace(-1, 1, 64, dtype=np.float32), np.arange(64) % 4 == 0
+    data = {"x": x[:, None], "y": np.where(held, 0.1 * x, 2.0 * x).astype(np.float32), "held": held}
+    watched = {"metrics": {"error": MeanAbsoluteError()}, "monitor": "valid_error"}
+    objective = Objective(line, nn.MSELoss(), partial(torch.optim.SGD, lr=0.1), **watched)
     (low,), (high,) = (
-        InlineCluster().gang(Training(replace(objective, monitor_mode=mode), 16, 4), held, COLUMNS)
+        InlineCluster().gang(Training(replace(objective, monitor_mode=mode), 16, 4), data, COLUMNS)
         for mode in ("auto", "max")
     )
     errors = [row["valid_error"] for row in low.history]
     assert errors == [row["valid_error"] for row in high.history]
     assert (low.report["best_epoch"], high.report["best_epoch"]) == (1, 1 + errors.index(max(errors)))
     assert (high.report["best_epoch"], low.weights == high.weights) == (4, False)
-    (last,) = InlineCluster().gang(Training(objective, 16, 4, keep_best=False), held, COLUMNS)
+    (last,) = InlineCluster().gang(Training(objective, 16, 4, keep_best=False), data, COLUMNS)
     assert (last.report["best_epoch"], last.weights) == (None, high.weights)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.regression import MeanSquaredError
 
 from sparkdl.checkpoint.checkpointer import Checkpointer
@@ -90,23 +89,6 @@ def test_loss_is_mean_over_epoch():
         expected = nn.functional.mse_loss(output, torch.tensor(data["y"], dtype=torch.float32)).item()
     assert [row["loss"] for row in trained.history] == [pytest.approx(expected, rel=1e-6)] * 2
     assert trained.report["bytes_per_step"] == 0
-
-
-def test_metrics_without_validation_rows_are_of_training_rows():
-    data = numbers()
-    data["label"] = np.maximum(data["label"], 0)
-    objective = Objective(
-        work.Seeded(work.Classifier),
-        nn.CrossEntropyLoss(),
-        partial(torch.optim.SGD, lr=0.0),
-        metrics={"accuracy": MulticlassAccuracy(4, average="micro"), "recall": MulticlassAccuracy(4, average="none")},
-    )
-    (row,) = alone(Training(objective, 7), replace(COLUMNS, target=InputColumn("label")), data).history
-    with torch.no_grad():
-        predicted = objective.build()(torch.tensor(data["x"], dtype=torch.float32)).argmax(1).numpy()
-    right = predicted == data["label"]
-    assert row["accuracy"] == pytest.approx(right.mean())
-    assert row["recall"] == pytest.approx([right[data["label"] == label].mean() for label in range(4)])
 
 
 def test_validation_rows_are_not_trained_on(pair):

@@ -28,8 +28,9 @@ def test_ddp_takes_steps_of_all_reduce(pair, first, weight):
 
 def test_ddp_failure_names_rank(pair):
     case = Case(batch_size=7)
-    with pytest.raises(WorkerFailed, match="ArithmeticError: stumbled over a row") as caught:
-        pair.gang(own_loops.Ddp(case.training(AllReduce()), stumbles=1), numbers(), case.columns())
+    for _ in range(6):  # if DDP's reducer held the last reference to the group, a third of the workers froze
+        with pytest.raises(WorkerFailed, match="ArithmeticError: stumbled over a row") as caught:
+            pair.gang(own_loops.Ddp(case.training(AllReduce()), stumbles=1), numbers(), case.columns())
     assert caught.value.rank == 1
     assert "own_loops.py" in caught.value.trace
     assert pair.gang(work.total) == [(3.0, 3.0)] * 2

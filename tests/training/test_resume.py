@@ -27,10 +27,10 @@ from sparkdl.training.loop import Training
 from sparkdl.training.objective import Objective
 from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained
+from tests.chaos.runs import assert_alike, data, untimed
 
 STEPS = 5  # of an epoch
 COLUMNS = Columns((InputColumn("x"),), InputColumn("label"), InputColumn("weight"))
-TIMES = ("seconds", "rows_per_second")
 
 
 class Restless(nn.Module):
@@ -74,15 +74,6 @@ class Logs:
 def noisy(inputs: tuple[Any, ...], target: Tensor | None, generator: torch.Generator) -> tuple[Any, Tensor | None]:
     (x,) = inputs
     return (x + 0.1 * torch.randn(x.shape, generator=generator),), target
-
-
-def data() -> dict[str, np.ndarray]:
-    """144 rows, every sixth of which may be held out; the labels of those are not those that training teaches."""
-    draw = np.random.default_rng(3)
-    x = draw.normal(size=(144, 3)).astype(np.float32)
-    label = (x[:, 0] > 0) + 2 * (x[:, 1] > 0)
-    held = np.arange(144) % 6 == 0
-    return {"x": x, "label": np.where(held, 3 - label, label), "weight": draw.uniform(0.5, 2, 144), "held": held}
 
 
 def adam() -> tuple[Training, Columns]:
@@ -166,21 +157,9 @@ def essence(folder: Path, step: int, rank: int) -> bytes:
     return pack_state(whole)
 
 
-def untimed(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name not in TIMES} for row in history]
-
-
 def run(cluster: Any, case: str, checkpointer: Folder | None, **options: Any) -> list[Trained]:
     training, columns = CASES[case]()
     return cluster.gang(replace(training, checkpointer=checkpointer, **options), data(), columns)
-
-
-def assert_alike(trained: list[Trained], expected: list[Trained]) -> None:
-    for one, other in zip(trained, expected, strict=True):
-        assert one.weights == other.weights
-        assert repr(untimed(one.history)) == repr(untimed(other.history))
-        for name in ("best_epoch", "stop_reason", "inputs", "output", "rows", "bytes_per_step"):
-            assert one.report[name] == other.report[name]
 
 
 # ---- bit-identical --------------------------------------------------------------------------------------------------
@@ -188,8 +167,7 @@ def assert_alike(trained: list[Trained], expected: list[Trained]) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
-    ("size", "steps"),
-    [(1, [1, STEPS, STEPS + 2]), pytest.param(2, [1, STEPS], marks=pytest.mark.slow)],
+    ("size", "steps"), [(1, [1, STEPS, STEPS + 2]), pytest.param(2, [1, STEPS], marks=pytest.mark.slow)]
 )
 def test_resumed_run_is_bit_identical(case, size, steps, pair, tmp_path):
     """Stop after each of the steps, resume, and compare with a run that did not stop."""

@@ -153,6 +153,8 @@ def test_rank_0_keeps_the_store_open_until_all_have_read():
         (dist.DistStoreError("no answer"), True),
         (RuntimeError("[/pytorch/gloo/transport/tcp/pair.cc:525] Connection closed by peer [127.0.0.1]:1"), True),
         (RuntimeError("[/pytorch/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms"), True),
+        (RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"), True),
+        (RuntimeError("Timed out waiting for the feature store"), False),
         (RuntimeError("CUDA out of memory"), False),
         (ValueError("Connection closed by peer"), False),
         (InvalidInput("no rows"), False),

@@ -145,14 +145,8 @@ def test_history_of_unfinished_run_comes_from_events(tmp_path, events, history):
 
 
 def test_restarted_run_has_no_report_no_pause_and_a_longer_history(tmp_path):
-    events = [
-        BEGIN,
-        epoch(1, 1, 0.5),
-        epoch(2, 10, 0.25),
-        END,
-        event("begin", 86_400, environment={}),
-        epoch(3, 86_410, 0.2),
-    ]
+    restart = event("begin", 86_400, environment={})
+    events = [BEGIN, epoch(1, 1, 0.5), epoch(2, 10, 0.25), END, restart, epoch(3, 86_410, 0.2)]
     data = RunData.read(written(tmp_path, events, history=HISTORY, report={"rows": 7}))
     assert (data.state, data.report) == ("open", {})
     assert [row["epoch"] for row in data.history] == [1, 2, 3]

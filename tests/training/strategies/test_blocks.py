@@ -16,7 +16,8 @@ from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
 from sparkdl.training.strategies.local_sgd import LocalSGD
 from sparkdl.training.strategies.reducers.topk import TopK
-from tests.training.test_resume import STEPS, Folder, assert_alike, essence, run
+from tests.chaos.runs import assert_alike
+from tests.training.test_resume import STEPS, Folder, essence, run
 
 LOCAL = {
     "LocalSGD": LocalSGD(every=3, lr=0.7, momentum=0.9, nesterov=True, warmup=1),
