@@ -2,7 +2,7 @@
 
 ``--fast`` runs the fast tests in two processes: those on Spark, and all others. Without it every test that needs no GPU
 runs, in lots, four at a time, because one test of Spark leaves most of two cores idle. Lots have equal shares of the
-durations in durations.json, which ``--record`` writes. A lot is printed when it ends.
+durations in durations.json; a run of all tests writes its own into build/. A lot is printed when it ends.
 ``--oldest PYTHON`` adds a lot of the tests that depend most on Spark's version; that Python runs them.
 
 Tests on real executors and tests that kill things depend on how the operating system shares a busy machine. Without
@@ -30,7 +30,7 @@ AT_A_TIME = 4
 _FAST = "not slow and not chaos and not gpu and not notebook"
 ON_SPARK, ALONE = "(cluster or chaos) and not gpu", "not cluster and not chaos and not gpu"
 STYLE = ("--ignore=tests/style", "--ignore=tests/references")  # make check and make references run them
-DURATIONS = Path(__file__).with_name("durations.json")  # seconds by marker and place, from --record
+DURATIONS = Path(__file__).with_name("durations.json")  # seconds by marker and place
 # Barrier stages, the Python daemon, UDFs, and pyspark.ml's readers and writers differ between versions of Spark.
 OLDEST = (
     *("spark/test_cluster.py", "spark/test_python_daemon.py"),
@@ -135,21 +135,22 @@ def record(lots: Sequence[Lot], caches: Sequence[Path]) -> None:
     """Write the seconds of each file or shared folder in the reports, by marker."""
     seconds: dict[str, Counter[str]] = {ON_SPARK: Counter(), ALONE: Counter()}
     for lot, cache in zip(lots, caches, strict=True):
-        for case in ElementTree.parse(cache.with_suffix(".xml")).iter("testcase"):
+        report = cache.with_suffix(".xml")  # missing if the lot was killed
+        for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
             place = next((place for place in lot.selection if case.attrib["file"].startswith(place)), None)
             if place is not None and lot.selection[-1] in seconds:
                 seconds[lot.selection[-1]][place] += float(case.attrib["time"])
     rounded = {
         marker: {place: round(spent, 1) for place, spent in sorted(every.items())} for marker, every in seconds.items()
     }
-    DURATIONS.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
+    Path("build").mkdir(exist_ok=True)
+    Path("build", DURATIONS.name).write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:
     """All lots, then the second chances; the exit code of the first lot that failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--fast", action="store_true", help="the fast tests, with one chance each")
-    parser.add_argument("--record", action="store_true", help="write the durations of this run to durations.json")
     parser.add_argument("--oldest", metavar="PYTHON", help="an interpreter with the oldest pyspark")
     options, others = parser.parse_known_args(arguments)
     lots = fast_lots() if options.fast else all_lots()
@@ -160,7 +161,7 @@ def main(arguments: Sequence[str]) -> int:
         extra = [(*others, "-o", f"cache_dir={cache}", *reported(cache)) for cache in caches]
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             codes = list(pool.map(lambda lot, more: run(lot, *more), lots, extra))
-        if options.record:
+        if not options.fast:
             record(lots, caches)
         codes = list(map(second_chance, lots, codes, caches, extra))
     found = [code for code in codes if code != pytest.ExitCode.NO_TESTS_COLLECTED]
