@@ -25,6 +25,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, SparkdlError, Stopped, WorkerFailed, WorkerLost
+from sparkdl.ml.persistence.factory import Trust
 from sparkdl.ml.persistence.param_values import allowed_types
 from sparkdl.ml.run import Run
 from sparkdl.spark.cluster import SparkCluster, _explained, _FailureListener
@@ -57,7 +58,7 @@ def test_missing_dependency_was_a_missing_module(tmp_path: Path, monkeypatch: py
     (tmp_path / "shipped.py").write_text("import not_shipped\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     with pytest.raises(InvalidInput, match="No module named 'not_shipped'"):
-        allowed_types("model").resolve({"name": "shipped:Net"})
+        allowed_types("model").resolve({"name": "shipped:Net"}, Trust(modules=("shipped",)))
 
 
 def test_run_on_an_object_store_with_options_lost_its_files(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def failed(kind: str, rank: int, *, peer: bool) -> Event:
 
 def test_loss_of_worker_was_reported_as_loss_of_its_peers() -> None:
     # A killed worker reports nothing, while its peers report at once that a peer is lost. Their host was blamed.
-    ear = _FailureListener(None, 2, 1)
+    ear = _FailureListener(print, 2, 1)
     for rank in range(2):
         ear(Event("started", rank, 1, 0.0, None, {"pid": 1, "host": f"host{rank}"}))
     ear(failed("PeerLost", 0, peer=True))
@@ -126,14 +127,14 @@ def test_loss_of_worker_was_reported_as_loss_of_its_peers() -> None:
 def test_result_above_the_limit_of_the_driver_was_a_lost_worker() -> None:
     # The gang trained again, four times in all.
     text = "Total size of serialized results of 2 tasks (2.0 GiB) is bigger than spark.driver.maxResultSize"
-    explained = _explained(PySparkException(text), WATCH, _FailureListener(None, 2, 0))
+    explained = _explained(PySparkException(text), WATCH, _FailureListener(print, 2, 0))
     assert isinstance(explained, InvalidInput)
     assert "2.0 GiB" in explained.message
 
 
 def test_worker_of_lost_host_had_no_rank() -> None:
     # The error named the task, but a worker without any event was not looked up.
-    explained = _explained(CRASH, WATCH, _FailureListener(None, 2, 3))
+    explained = _explained(CRASH, WATCH, _FailureListener(print, 2, 3))
     assert isinstance(explained, WorkerLost)
     assert (explained.stage, explained.rank, explained.host, explained.attempt) == ("launch", 1, None, 3)
 
