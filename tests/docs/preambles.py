@@ -234,8 +234,8 @@ def mlflow_store(folder):
 def recovery(execute, folder, spark):
     names = execute({"Net": Net, "spark": spark, **frames(spark)})
     assert (folder / "runs/digits/checkpoints").is_dir()
-    # The second fit is of the same finished run: it trains no step.
-    assert names["model"].report["restarts"] == 0
+    # The second fit resumes the same finished run, and trains no step.
+    assert names["model"].report["restarts"] == 1
     assert len(names["model"].history) == 2
     assert names["clf"].getMinWorkers() == 1
     assert stop_requested() is None
