@@ -71,6 +71,7 @@ class RaggedFile(ColumnFile):
         self._total = 0
 
     def append(self, array: pa.Array, floating: str) -> None:
+        """Decode and append rows; without values only record their dtype."""
         values, bounds = decode_ragged(array, self.column, floating=floating)
         if len(values):
             self.write(values)
@@ -81,6 +82,7 @@ class RaggedFile(ColumnFile):
         self._total += len(values)
 
     def map(self, rows: int, layout: Layout | None) -> Ragged:  # type: ignore[override]
+        """The rows as mapped ragged rows."""
         layout = layout or (str(self.dtype or "float32"), self.column.shape or ())
         padding = self.column.padding if self.column.ragged == "padded" else None
         return Ragged(super().map(self._total, layout), self._bounds.map(rows + 1, None), padding)

@@ -67,6 +67,7 @@ class BestOfModel(FittedEnsemble):
         self.history, self.report = history or [], Report.of(report, history)
 
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> BestOfModel:
+        """A copy with the same uid, and a copy of its model."""
         copied = super().copy(extra)
         copied.bestModel = self.bestModel.copy(extra)
         return copied
@@ -74,10 +75,12 @@ class BestOfModel(FittedEnsemble):
     saved_fields: ClassVar[tuple[str, ...]] = ("bestIndex", "avgMetrics", "foldMetrics", "history", "report")
 
     def parts(self) -> dict[str, Params]:
+        """The best model."""
         return {"best": self.bestModel}
 
     @classmethod
     def restored(cls, saved: Saved) -> BestOfModel:
+        """The model without its Params."""
         return cls(saved.part("best"), **{name: saved.fields[name] for name in cls.saved_fields})
 
     def predict(self, data: Any) -> Any:

@@ -87,7 +87,7 @@ def writer_of(model: Any) -> Any:
 
 
 def output_columns(model: Any) -> OutputColumns:
-    """The names of a model's output columns, and the label that it ignores; an ensemble has those of its members."""
+    """The names of a model's output columns, and the label that it ignores; an ensemble ignores its members' label."""
     member = writer_of(model)
     prediction, probability, raw = (column(member, name) for name in _OUTPUTS)
     while isinstance(member, FittedEnsemble):

@@ -90,6 +90,7 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
         self._check()
 
     def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
+        """A copy with the same uid, and copies of its members."""
         copied = super().copy(extra)
         copied.models = [model.copy(extra) for model in self.models]
         return copied
@@ -97,14 +98,17 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
     saved_fields: ClassVar[tuple[str, ...]] = ("rule", "weights", "intercept", "numClasses", "history", "report")
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """The fields, and the number of members."""
         written, fields = super().saved()
         return written, fields | {"members": len(self.models)}
 
     def parts(self) -> dict[str, Params]:
+        """The members."""
         return numbered("members", self.models)
 
     @classmethod
     def restored(cls, saved: Saved) -> EnsembleModel:
+        """The model without its Params."""
         fields = {name: saved.fields[name] for name in cls.saved_fields}
         return cls(saved.numbered("members", saved.fields["members"]), **fields)
 

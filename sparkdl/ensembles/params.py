@@ -49,17 +49,21 @@ class EnsembleParams(MembersParams, Saveable):
         return {name: value for name, value in values.items() if params_in(value)}
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """The number of bases, and the names of the Params that hold evaluators."""
         return {}, {"params": {name: len(held) if isinstance(held, list) else 0 for name, held in self._held().items()}}
 
     def parts(self) -> dict[str, Params]:
+        """The bases and evaluators."""
         named = [(f"params/{name}", held) for name, held in self._held().items()]
         paths = [numbered(name, held) if isinstance(held, list) else {name: held} for name, held in named]
         return {path: one for each in paths for path, one in each.items()}
 
     def params_in_parts(self) -> set[str]:
+        """Params that hold estimators or evaluators."""
         return set(self._held())
 
     def with_parts(self, saved: Saved) -> Any:
+        """The ensemble with its bases and evaluators."""
         held: Any = saved.fields["params"]
         if isinstance(held, list):  # an earlier version saved all estimators in one list
             bases = saved.numbered("bases", saved.fields["bases"])

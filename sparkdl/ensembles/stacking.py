@@ -82,6 +82,7 @@ class StackingModel(FittedEnsemble):
         return copied
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """The settings of the meta features, the history and the report."""
         return {}, {
             "bases": len(self.models),
             "classes": self.level.classes,
@@ -91,10 +92,12 @@ class StackingModel(FittedEnsemble):
         }
 
     def parts(self) -> dict[str, Params]:
+        """The base models and the meta model."""
         return {**numbered("bases", self.models), "meta": self.meta}
 
     @classmethod
     def restored(cls, saved: Saved) -> StackingModel:
+        """The model without its Params."""
         fields = saved.fields
         return cls(
             saved.numbered("bases", fields["bases"]),

@@ -85,7 +85,7 @@ def checked(value: Any, kind: Any, name: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The value with numbers, booleans and texts of numpy as those of Python."""
+    """The value; a number, a boolean or a text of NumPy becomes Python's."""
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         value = value.item()
     return float(value) if isinstance(value, Real) and not isinstance(value, int | float) else value

@@ -19,7 +19,7 @@ _WORD = r"passw(?:or)?d|passphrase|pwd|secret|credentials?|authorization|signatu
 _NAME = rf"(?:{_KEY}|{_WORD}|(?<!(?:pad|bos|eos|sep|cls|unk)_)token)"  # other tokens are a tokenizer's
 _SPARK = r"spark\.[\w.-]{0,200}?(?:secret|password|token|access[.]?key)[\w.-]{0,200}"  # as spark.redaction.regex
 _QUOTED = r"\\+[\"'][^\"'\\\n]*\\*[\"']?|\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?"
-# Of several settings between semicolons, as those of JDBC, a value may have blanks.
+# If semicolons separate settings, as in JDBC, a value may have blanks.
 _BARE = r"(?:[^\s&;\"'<>,)}\]]|[,)}\]](?=[^\s,)}\];&\"']))+(?:[^;&\n\"']{0,200}(?=;))?"
 _VALUE = rf"(?!(?:None|null|True|False)\b)(?:{_QUOTED}|{_BARE})"
 _SECRETS = [
@@ -44,7 +44,7 @@ def public(uri: str) -> str:
 
 
 def masked(text: str) -> str:
-    """Remove the credentials in a text: those of URIs, and of settings by their names."""
+    """Remove the credentials in a text: in URIs, and in settings whose names say that they are secret."""
     for secret in _SECRETS:
         text = secret.sub(r"\1***", text)
     parts, at = list[str](), 0

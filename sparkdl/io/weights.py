@@ -65,7 +65,7 @@ def unpack(packed: bytes, module: nn.Module) -> None:
 
 
 def _entries(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors to write, and the aliases: tied tensors are those of another name, packed ones of their own."""
+    """The tensors to write, and the aliases: a tied tensor has another tensor's name, a packed tensor its own."""
     names: dict[tuple[object, ...], str] = {}
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}

@@ -31,7 +31,7 @@ Counts = dict[tuple[int, int], int]
 
 @dataclass(frozen=True)
 class OutputColumns:
-    """Names of the columns that a model writes, None for one that it does not; and the label that its loss ignores."""
+    """Names of the columns that a model writes, or None for a missing column, and the label that its loss ignores."""
 
     prediction: str
     probability: str | None = None
@@ -118,6 +118,7 @@ class ClassifierMetrics(Metrics):
         return super().figures() | {"confusion": {"classes": indices, "counts": matrix}}
 
     def text(self) -> str:
+        """The available metrics and the confusion table."""
         metrics = {"macro F1": self.macro_f1, "log loss": self.log_loss, "AUC": self.auc}
         return self.scores(*(f"{name} {value:.4f}" for name, value in metrics.items() if value is not None))
 
@@ -188,6 +189,7 @@ class RegressorMetrics(Metrics):
     r2: float | None
 
     def text(self) -> str:
+        """The available metrics."""
         r2 = "" if self.r2 is None else f"\nR2 {self.r2:.4f}"
         return f"root mean squared error {self.rmse:.4g} ({self.rows} rows)\nmean absolute error {self.mae:.4g}{r2}"
 
@@ -207,6 +209,7 @@ class LossMetrics(Metrics):
     rows: int
 
     def figures(self) -> dict[str, Any]:
+        """The loss, the metrics and the number of rows."""
         return {"loss": self.loss, **self.metrics, "rows": self.rows}
 
 

@@ -40,7 +40,7 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
             listener=watch.logbook,
             attempt=attempt,
         )
-        if checkpointer is not None:  # the workers have compared the callbacks with those of an earlier version
+        if checkpointer is not None:  # the workers have compared the callbacks with the earlier version's
             fit.run.save(IDENTITY, fit.descriptions)
     report = make_report(workers, earlier + time.monotonic() - start, supervisor)
     report["restarts"] += attempt  # the number of attempts of earlier fits

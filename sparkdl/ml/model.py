@@ -110,7 +110,7 @@ class TorchModel(OutputParams, Saveable, Model):
 
     @property
     def ignoredLabel(self) -> int | None:
-        """The label that the loss ignores, and so does ``evaluate``; None for none."""
+        """The label that the loss and ``evaluate`` ignore; None if they use all labels."""
         return self._trained.ignored
 
     @property
@@ -216,6 +216,7 @@ class TorchModel(OutputParams, Saveable, Model):
         return self._trained.module()
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """The files of the architecture, and the JSON fields of the constructor."""
         trained, program = self._trained, partial(self._trained.program, self.getColumnSpecs())
         written, fields = save_architecture(trained.factory, trained.weights, self.module, program)
         evaluated = self.evaluated
@@ -229,6 +230,7 @@ class TorchModel(OutputParams, Saveable, Model):
 
     @classmethod
     def restored(cls, saved: Saved) -> TorchModel:
+        """The model without its Params."""
         fields = {name: saved.fields[name] for name in ("history", "report")}
         model = cls(**vars(TrainedModule.load(saved)), **fields)
         model.columnTypes = saved.fields.get("columnTypes", {})

@@ -46,6 +46,7 @@ class InspectShard:
     reduce = staticmethod(add)
 
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
+        """Inspect a shard."""
         validation = 0 if shard.columns.validation is None else len(shard.split()[1])
         bounds = {} if self.classes is None else label_bounds(shard, self.classes)
         note = {"fingerprint": str(fingerprint(shard)), "rows": (shard.rows - validation, validation), "bounds": bounds}

@@ -182,6 +182,7 @@ class NewtonCG(CheckedFields):
     uses_optimizer = False
 
     def solve(self, problem: Problem) -> None:
+        """Set the module to the solution."""
         point = problem.begin(problem.x)
         enough = max(self.reduction * point.steepness, self.tolerance)
         for _ in range(self.iterations):
@@ -212,6 +213,7 @@ class LocalSGDSolver(CheckedFields):
 
     def solve(self, problem: Problem) -> None:
         # Local training minimises the shard's mean loss, so that the quadratic is scaled accordingly.
+        """Set the module to the result of the epochs."""
         pull = toward(problem.v, problem.rho * problem.mass / problem.shard.mass())
         local = Local(self.epochs, self.batch_size, problem.round, problem.key, pull)
         local.train(problem.objective, problem.module, problem.shard)

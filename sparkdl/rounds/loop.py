@@ -73,6 +73,7 @@ class Round:
         return update, self._memories().write(state["number"], shard.index, memory)
 
     def reduce(self, one: Tensors, other: Tensors) -> Tensors:
+        """Combine two updates."""
         return self.algorithm.reduce(one, other)
 
     def _memories(self) -> LocalState:

@@ -46,7 +46,7 @@ def weights_of(module: nn.Module) -> Weights:
     others, state = tied(module), module.state_dict()
     if extra := [name for name in state if name.endswith("_extra_state")]:
         raise InvalidInput(
-            f"{type(module).__name__} has extra state, {listed(extra)}, of which rounds have no mean; expected a "
+            f"{type(module).__name__} has extra state, {listed(extra)}, which rounds cannot average; expected a "
             "strategy of a gang, such as AllReduce(), or buffers."
         )
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items() if name not in others}

@@ -37,7 +37,7 @@ def qualify(spark: SparkSession, path: StrPath) -> str:
 
 
 def result_limit() -> int | None:
-    """Bytes that Spark's driver accepts as results of a job; None for any number, or without a driver."""
+    """Bytes that Spark's driver accepts as results of a job; None if there is no limit or no driver."""
     context: Any = SparkContext._active_spark_context
     return context and (int(context._jsc.sc().conf().getSizeAsBytes("spark.driver.maxResultSize", "1g")) or None)
 

@@ -130,7 +130,7 @@ class _TeeStream:
 
 
 class Bar(tqdm):  # type: ignore[type-arg]
-    """A bar whose lock is not that of the process's other bars: after a stream's error, tqdm keeps the lock."""
+    """A bar with a lock of its own: after a stream's error, tqdm keeps the lock that all bars of the process share."""
 
     monitor_interval = 0  # its thread would wait for the lock
 

@@ -51,9 +51,11 @@ class EarlyStopping:
         return self.patience is not None and number - (self.best or 0) >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
+        """The best number, its value and its weights."""
         return {"best": self.best, "value": self.value, "weights": self.weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state from ``state_dict``."""
         self.best, self.value, self.weights = state["best"], state["value"], state["weights"]
 
 
@@ -97,6 +99,7 @@ class GangEarlyStopping:
         return self.epochs.state_dict() | {"reason": self.reason}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from ``state_dict``."""
         self.epochs.load_state_dict(state)
         self.reason = state["reason"]
         if self._group.rank and self.epochs.weights is not None:

@@ -95,6 +95,7 @@ class MetricAccumulator:
         return {"sum": self._sum, "weight": self._weight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the loss from ``state_dict``."""
         self._sum.copy_(state["sum"])
         self._weight = state["weight"]
 

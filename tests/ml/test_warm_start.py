@@ -113,7 +113,7 @@ def test_fit_continues_from_an_earlier_model(data, tmp_path):
     assert len(text) < 200  # the hash and not the bytes
     with pytest.raises(InvalidInput, match="belongs to"):  # another start is another run
         estimator.copy().setParams(model=WarmStart(nets.Seen, pack(nets.Seen())), **run).fit(data)
-    with pytest.raises(InvalidInput, match=r"Seen has extra state, '_extra_state', of which rounds have no mean"):
+    with pytest.raises(InvalidInput, match=r"Seen has extra state, '_extra_state', which rounds cannot average"):
         classifier(model=nets.Seen, strategy=ParallelSGD()).fit(data)
     later.save(str(tmp_path / "model"))  # as the factory alone: nothing is pickled
     loaded = TorchModel.load(str(tmp_path / "model"))

@@ -187,22 +187,6 @@ def short_functions(source: Source) -> Iterator[Finding]:
             yield function.lineno, f"{function.name} has {lines} lines, more than {MAX_FUNCTION_LINES}"
 
 
-@cache
-def documented_methods() -> frozenset[str]:
-    classes = (node for source in sources(ROOT, PACKAGE) for node in ast.walk(source.tree))
-    methods = (method for node in classes if isinstance(node, ast.ClassDef) for method in node.body)
-    return frozenset(one.name for one in methods if isinstance(one, Function) and ast.get_docstring(one))
-
-
-def spoken_methods(source: Source) -> Iterator[Finding]:
-    """A public method has a docstring, unless it overrides or implements one of another class, which has."""
-    for node in ast.walk(source.tree):
-        for method in node.body if isinstance(node, ast.ClassDef) and node.name[0] != "_" else ():
-            silent = isinstance(method, Function) and method.name[0] != "_" and ast.get_docstring(method) is None
-            if silent and method.name not in documented_methods():
-                yield method.lineno, f"{node.name}.{method.name} has no docstring"
-
-
 def telling_names(source: Source) -> Iterator[Finding]:
     parts = source.path.with_suffix("").parts
     yield from ((1, f"{part!r} says nothing about its content") for part in parts if part.strip("_") in FORBIDDEN_NAMES)
@@ -231,7 +215,6 @@ RULES: dict[Callable[[Source], Iterator[Finding]], tuple[str, ...]] = {
     short_file: ALL,
     short_script: ("jobs",),
     short_functions: ALL,
-    spoken_methods: PACKAGE,
     telling_names: ALL,
     no_swallowing: ALL,
 }
@@ -310,7 +293,6 @@ VIOLATIONS = [
     (short_script, "jobs/train.py", "x = 1\n" * (MAX_SCRIPT_LINES + 1)),
     (short_script, "jobs/train.py", "from predict import predict"),
     (short_functions, "sparkdl/train.py", long(MAX_FUNCTION_LINES + 1)),
-    (spoken_methods, "sparkdl/train.py", "class Loop:\n    def runs_on_and_on(self):\n        return 1"),
     (telling_names, "sparkdl/common/columns.py", ""),
     (telling_names, "tests/_helpers.py", ""),
     (no_swallowing, "sparkdl/training/loop.py", "try:\n    f()\nexcept:\n    'never mind'\n    pass"),
@@ -326,7 +308,6 @@ LEGAL = [
     (jvm_confined, "sparkdl/spark/jvm.py", "spark.sparkContext._jvm.System.gc()"),
     (short_file, "sparkdl/training/loop.py", "x = 1\n" * MAX_FILE_LINES),
     (short_functions, "sparkdl/training/loop.py", long(MAX_FUNCTION_LINES)),
-    (spoken_methods, "sparkdl/train.py", "class Mean:\n    def state_dict(self):\n        return {}"),
     (no_swallowing, "sparkdl/training/loop.py", "try:\n    f()\nexcept OSError:\n    log()"),
     (no_swallowing, "sparkdl/training/loop.py", "with suppress(FileNotFoundError):\n    f()"),
 ]

@@ -74,9 +74,11 @@ class AllRows(Draw):
     """Each row once."""
 
     def counts(self, ids: Ids) -> Counts:
+        """Ones."""
         return np.ones(len(ids), np.int64)
 
     def column(self, row_id: Column) -> Column:
+        """The literal 1."""
         return F.lit(1)
 
 
@@ -96,6 +98,7 @@ class Bootstrap(CheckedFields, Draw):
 
     @property
     def repeats(self) -> bool:
+        """Equals ``replace``."""
         return self.replace
 
     def _times(self, chances: Any) -> Any:

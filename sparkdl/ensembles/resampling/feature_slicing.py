@@ -80,6 +80,7 @@ class SlicedModel(PipelineModel):
 
     @classmethod
     def read(cls) -> SlicedModelReader:
+        """Return the reader."""
         return SlicedModelReader(cls)
 
 
@@ -87,6 +88,7 @@ class SlicedModelReader(PipelineModelReader):
     """Reads a ``SlicedModel`` like a pipeline model of pyspark.ml."""
 
     def load(self, path: str) -> SlicedModel:
+        """Load the model."""
         pipeline = super().load(path)
         return SlicedModel(pipeline.stages)._resetUid(pipeline.uid)
 

@@ -81,6 +81,7 @@ class Masked(nn.Module):
                 self.register_buffer(name, mask)
 
     def forward(self, *inputs: Tensor) -> Any:
+        """The module's output."""
         return self.module(
             *(
                 # Not a product: NaN times 0 is NaN, so a hidden NaN would reach the module.

@@ -152,7 +152,7 @@ def balanced(totals: Mapping[int, Fraction]) -> ClassWeights:
         return [float(total / (len(totals) * totals[label])) if label in totals else None for label in labels]
     except OverflowError as error:
         raise InvalidInput(
-            "classWeights is 'balanced', and the rows of one class weigh 1e308 times as much as those of another; "
+            "classWeights is 'balanced', and the rows of one class weigh 1e308 times as much as the rows of another; "
             "expected row weights of similar size."
         ) from error
 

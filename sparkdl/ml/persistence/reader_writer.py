@@ -132,7 +132,7 @@ def load_saved(path: str, session: SparkSession, trust: Trust = NO_TRUST, what: 
         return _load(path, session, trust | session_trust(session))
     except InvalidInput:
         raise
-    except Exception as error:  # Spark's errors, and those of other libraries' readers
+    except Exception as error:  # errors of Spark, and of other libraries' readers
         reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         raise InvalidInput(f"{what or path} cannot be loaded: {reason}") from error
 

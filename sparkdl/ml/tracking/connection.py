@@ -19,7 +19,7 @@ _DEFAULT = "0"  # the id of every store's default experiment
 
 
 def connect(tracking_uri: str | None) -> tuple[Any, bool]:
-    """MLflow's client of a store, None for the current one, and whether it is the current one."""
+    """MLflow's client of a store, and whether this is the current store; None means the current store."""
     mlflow = required("mlflow", EXTRA)
     current = str(mlflow.get_tracking_uri())
     uri = current if tracking_uri is None else tracking_uri

@@ -121,6 +121,7 @@ class ConsensusADMM(CheckedFields):
 
     @property
     def uses_optimizer(self) -> bool:
+        """Whether the solver steps the objective's optimizer."""
         return self.solver.uses_optimizer
 
     def init(self, objective: Objective, seed: int) -> State:
@@ -131,6 +132,7 @@ class ConsensusADMM(CheckedFields):
         return {"weights": weights, "names": names, "seed": seed, **known}
 
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+        """Solve the shard's local problem."""
         key, shard = (state["seed"], shard.index), as_only_shard(shard, objective.criterion())
         mass = shard.mass()
         if state["mass"] is None:
@@ -175,6 +177,7 @@ class ConsensusADMM(CheckedFields):
         return {**state, **after, **self._centered(state, consensus, residuals["combined"], rho)}
 
     def converged(self, state: State) -> bool:
+        """Whether Boyd's stopping rule holds."""
         return bool(state["over"])
 
     def metrics(self, state: State) -> dict[str, float | str]:

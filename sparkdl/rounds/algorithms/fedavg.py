@@ -102,6 +102,7 @@ class FederatedAveraging(CheckedFields):
         return total, None
 
     def apply(self, state: State, update: Update) -> State:
+        """Take the server's step."""
         if state["clients"] is None:
             positive(update["clients"].sum())
             return {**state, "clients": [round(count) for count in update["clients"].tolist()]}
@@ -114,6 +115,7 @@ class FederatedAveraging(CheckedFields):
         return {**state, "weights": weights, "velocity": velocity, "round": state["round"] + 1, "row": row}
 
     def converged(self, state: State) -> bool:
+        """Whether all rounds are done."""
         return bool(state["round"] >= self.rounds)
 
     def metrics(self, state: State) -> dict[str, float | str]:

@@ -69,6 +69,7 @@ class LBFGS(CheckedFields):
         return {name: state[name] for name in ("weights", "names", "trial", "search")}
 
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+        """Compute the shard's loss, mass and gradient."""
         module = module_of(objective, unflatten(state["trial"], state["weights"], state["names"]))
         total, mass = evaluate(objective, module, shard)
         gradient, infinite = gradient_of(trainable(module)), torch.zeros_like(mass)
@@ -95,6 +96,7 @@ class LBFGS(CheckedFields):
         return self._accept(state, point) if after.status == "found" else self._failed(state, after)
 
     def converged(self, state: State) -> bool:
+        """Whether the run has converged or stopped."""
         return bool(state["status"])
 
     def metrics(self, state: State) -> dict[str, float | str]:

@@ -45,10 +45,12 @@ class ParallelSGD(CheckedFields):
     reduce = staticmethod(add)
 
     def init(self, objective: Objective, seed: int) -> State:
+        """The initial weights."""
         weights, _ = start(objective, seed)
         return {"weights": weights, "round": 0, "seed": seed, "loss": None}
 
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+        """Train on the shard from the common weights."""
         module = module_of(objective, state["weights"])
         local = Local(self.epochs, self.shard_batch_size, state["round"], (state["seed"], shard.index))
         shard = as_only_shard(shard, objective.criterion())
@@ -61,11 +63,13 @@ class ParallelSGD(CheckedFields):
         return {**scaled(sent, share), **scalars(loss=loss, mass=mass)}, None
 
     def apply(self, state: State, update: Update) -> State:
+        """Average the weights."""
         loss, mass = float(update["loss"]), float(update["mass"])
         weights = average(update, state["weights"])
         return {**state, "weights": weights, "round": state["round"] + 1, "loss": loss / mass}
 
     def converged(self, state: State) -> bool:
+        """Whether all rounds are done."""
         return bool(state["round"] >= self.rounds)
 
     def metrics(self, state: State) -> dict[str, float | str]:

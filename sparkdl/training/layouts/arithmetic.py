@@ -61,6 +61,7 @@ class LossScaler:
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from ``state_dict``."""
         self._scaler.load_state_dict(state)
 
 

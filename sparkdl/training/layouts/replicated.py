@@ -40,6 +40,7 @@ class Replicated(CheckedFields):
     sync_batch_norm: bool = False
 
     def place(self, objective: Objective, world: World) -> ReplicatedReplica:
+        """Build the model on this worker's device."""
         return ReplicatedReplica(objective, world, sync=self.sync_batch_norm)
 
 
@@ -72,6 +73,7 @@ class ReplicatedReplica:
             parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
 
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
+        """Run forward and backward on one batch; return the local mean loss."""
         self.output, self._receiver = None, self.sink if last else None
         if self._receiver is not None:
             self._receiver.begin(batch.weight_fraction)
@@ -83,6 +85,7 @@ class ReplicatedReplica:
         return loss.detach()
 
     def apply(self) -> None:
+        """Clip the gradients, step the optimizer and the scheduler, and clear the gradients."""
         self._scaler.unscale(self.optimizer, self.parameters)
         if self._max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
@@ -93,10 +96,12 @@ class ReplicatedReplica:
             parameter.grad = None
 
     def end_epoch(self, value: float) -> None:
+        """Step the scheduler if it steps after each epoch; ``ReduceLROnPlateau`` gets ``value``."""
         if self.scheduler is not None and self._by_epoch:
             self.scheduler.step(*([value] if isinstance(self.scheduler, ReduceLROnPlateau) else []))
 
     def state_dict(self) -> dict[str, Any]:
+        """Module, optimizer and scheduler between two steps."""
         if any(parameter.grad is not None for parameter in self.parameters):
             raise InvalidInput("a parameter has an unused gradient; request the state between two steps.")
         module, named = self.module.state_dict(), dict(self.module.named_parameters(remove_duplicate=False))
@@ -116,6 +121,7 @@ class ReplicatedReplica:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from ``state_dict``."""
         replicated, local = state["replicated"], state["local"]
         module = replicated["parameters"] | local["buffers"]
         check_fit(self.module.state_dict(), self.optimizer, self.scheduler, replicated | {"module": module})

@@ -52,10 +52,12 @@ class AllReduce(CheckedFields, Strategy):
     bucket_bytes: Count = 25 << 20
 
     def attach(self, replica: Replica, group: Group) -> AllReduceSync:
+        """Broadcast the weights of rank 0, and attach to the replica."""
         equalise(replica, group)
         return AllReduceSync(self, replica, group)
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
+        """The exchanges of each bucket, of which the first starts during the backward pass."""
         buckets = make_buckets(parameters, self.bucket_bytes)
         return during_backward(buckets, [traffic_of(self.reduce, bucket, hosts) for bucket in buckets])
 
@@ -77,9 +79,11 @@ class AllReduceSync(Sync):
 
     @property
     def bytes_per_step(self) -> int:
+        """Bytes that this worker sends per step."""
         return self._reduction.bytes_per_step
 
     def begin(self, share: float) -> None:
+        """Reset the buckets for a backward pass."""
         self._share, self._waiting = share, set(self._slots)
         self._left = [len(bucket.parameters) for bucket in self._buckets]
         self._under_way: list[PendingReduce] = []
@@ -111,10 +115,12 @@ class AllReduceSync(Sync):
             self._under_way.append(self._reduction.start(self._buckets[len(self._under_way)]))
 
     def finish(self) -> None:
+        """Mark the remaining parameters as ready, without a gradient."""
         for index in sorted(self._waiting, reverse=True):
             self.ready(index)
 
     def update(self, clock: Clock, batch: Batch) -> None:
+        """Wait for the sums and apply them."""
         enter_phase("exchange")
         with reaching_peers():
             for exchange in self._under_way:
@@ -138,10 +144,13 @@ class AllReduceSync(Sync):
         return {index for index, is_used in zip(self._unused, used.tolist(), strict=True) if not is_used}
 
     def detach(self) -> None:
+        """Detach from the replica's gradients."""
         self._replica.sink = None
 
     def state_dict(self) -> dict[str, Any]:
+        """The reduction's state."""
         return self._reduction.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the reduction's state."""
         self._reduction.load_state_dict(state)

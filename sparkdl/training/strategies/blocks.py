@@ -58,9 +58,11 @@ class BlockCounter:
         return bool(steps)
 
     def state_dict(self) -> dict[str, Any]:
+        """Steps of the block, and whether a warning is needless."""
         return {"steps": self.steps, "settled": self._settled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from ``state_dict``."""
         self.steps, self._settled = state["steps"], state["settled"]
 
 

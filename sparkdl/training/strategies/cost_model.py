@@ -175,7 +175,7 @@ def hosts_of(workers: int | Sequence[Hashable]) -> Hosts:
 
 
 def shapes_of(model: nn.Module | Callable[[], nn.Module]) -> list[nn.Parameter]:
-    """A model's trained parameters on the device ``meta``; raises InvalidInput for none, or one without a shape."""
+    """A model's trained parameters on the device ``meta``; raises InvalidInput without any, or if one has no shape."""
     module = model if isinstance(model, nn.Module) else model()
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"the model is of the type {type(module).__name__}; expected an nn.Module or its factory.")

@@ -64,10 +64,12 @@ class ElasticAveraging(CheckedFields, Strategy):
     replicated: ClassVar[bool] = False
 
     def attach(self, replica: Replica, group: Group) -> ElasticAveragingSync:
+        """Broadcast the weights of rank 0, which are the first center, and attach to the replica."""
         equalise(replica, group)
         return ElasticAveragingSync(self, replica, group)
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
+        """One exchange per bucket at the end of each block."""
         return block_exchanges(self.every, self.reduce, make_buckets(parameters, self.bucket_bytes), hosts)
 
 
@@ -87,6 +89,7 @@ class ElasticAveragingSync:
 
     @property
     def bytes_per_step(self) -> int:
+        """Bytes that this worker sends per step on average, if blocks have ``every`` steps."""
         return self._sum.reduction.bytes_per_step // self._strategy.every
 
     def start_epoch(self) -> None:
@@ -95,6 +98,7 @@ class ElasticAveragingSync:
         self._own = {}
 
     def update(self, clock: Clock, batch: Batch) -> None:
+        """Take a local step; exchange if the block ends."""
         enter_phase("update")
         self._replica.apply()
         if self._block.step():
@@ -108,6 +112,7 @@ class ElasticAveragingSync:
         self._fill(by_index(self._center))
 
     def detach(self) -> None:
+        """Leave the center in the module."""
         if not self._own:
             self.end_epoch()
 
@@ -119,6 +124,7 @@ class ElasticAveragingSync:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state, for a replica that has its weights already."""
         replicated = state["replicated"]
         self._block.load_state_dict(replicated["block"])
         for index, parameter in enumerate(self._replica.parameters):

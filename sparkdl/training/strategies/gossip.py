@@ -68,6 +68,7 @@ class Gossip(CheckedFields, Strategy):
     replicated: ClassVar[bool] = False
 
     def attach(self, replica: Replica, group: Group) -> GossipSync:
+        """Broadcast the weights of rank 0, and attach to the replica."""
         equalise(replica, group)
         return GossipSync(self, replica, group)
 
@@ -105,12 +106,14 @@ class GossipSync(Sync):
 
     @property
     def bytes_per_step(self) -> int:
+        """Bytes that this worker sends per step on average, if blocks have ``every`` steps."""
         size = self._group.size
         sent = sum(bucket.buffer.nbytes for bucket in self._sum.buckets)
         partners = min(2, size - 1) if self._strategy.graph == "ring" else (size - size % 2) / size
         return int(partners * sent) // self._strategy.every
 
     def update(self, clock: Clock, batch: Batch) -> None:
+        """Take a local step; exchange if the block ends."""
         enter_phase("update")
         self._replica.apply()
         self._apart = True
@@ -119,6 +122,7 @@ class GossipSync(Sync):
 
     @torch.no_grad()
     def end_epoch(self) -> None:
+        """Set all replicas to their mean."""
         self._block.end_epoch()
         for term, x in zip(self._sum.terms, self._replica.parameters, strict=True):
             torch.div(x, self._group.size, out=term)
@@ -127,6 +131,7 @@ class GossipSync(Sync):
         self._apart = False
 
     def detach(self) -> None:
+        """Set all replicas to their mean, unless they are."""
         if self._apart:
             self.end_epoch()
 
@@ -135,6 +140,7 @@ class GossipSync(Sync):
         return {"replicated": {"block": self._block.state_dict(), "exchanges": self._exchanges}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from ``state_dict``."""
         self._block.load_state_dict(state["replicated"]["block"])
         self._exchanges = state["replicated"]["exchanges"]
 

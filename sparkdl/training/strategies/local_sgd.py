@@ -134,10 +134,12 @@ class LocalSGD(CheckedFields, Strategy):
         return cls(every, lr, momentum, **settings)
 
     def attach(self, replica: Replica, group: Group) -> LocalSGDSync:
+        """Broadcast the weights of rank 0, and attach to the replica."""
         equalise(replica, group)
         return LocalSGDSync(self, replica, group)
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
+        """One exchange per bucket at the end of each block."""
         return block_exchanges(self.every, self.reduce, make_buckets(parameters, self.bucket_bytes), hosts)
 
 
@@ -159,6 +161,7 @@ class LocalSGDSync:
 
     @property
     def bytes_per_step(self) -> int:
+        """Bytes that this worker sends per step on average, if blocks have ``every`` steps; buffers excluded."""
         if self._warmup is not None:
             return self._warmup.bytes_per_step
         return self._sum.reduction.bytes_per_step // self._strategy.every
@@ -169,6 +172,7 @@ class LocalSGDSync:
         self._block.warn = self._group.rank == 0 and self._warmup is None
 
     def update(self, clock: Clock, batch: Batch) -> None:
+        """Take a local step, in the warm-up a common one; exchange if the block ends."""
         if self._warmup is not None:
             self._warmup.update(clock, batch)
             self._warmed += 1
@@ -181,10 +185,12 @@ class LocalSGDSync:
             self._exchange()
 
     def end_epoch(self) -> None:
+        """End the block."""
         if self._block.end_epoch():
             self._exchange()
 
     def detach(self) -> None:
+        """End the block; all replicas are then equal."""
         if self._block.steps:
             self.end_epoch()
         self._replica.sink = None
@@ -198,6 +204,7 @@ class LocalSGDSync:
         return {"replicated": replicated, "weight": self._weight, "reduction": self._sum.reduction.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state, for a replica that has its weights already."""
         replicated = state["replicated"]
         self._warmed = replicated["warmed"]
         self._block.load_state_dict(replicated["block"])

@@ -38,10 +38,12 @@ class Cast(CheckedFields):
     dtype: Literal["bf16", "fp16"] = "bf16"
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> CastReduction:
+        """Open the reducer."""
         check_real(self, buckets)
         return CastReduction(self, buckets, group)
 
     def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
+        """Ring all-reduces of half-precision gradients and of the uncompressed counts."""
         values = bucket.buffer.numel() - len(bucket.used)
         sizes = (DTYPES[self.dtype].itemsize * values, bucket.used.nbytes)
         return [at_once(all_reduce(size, hosts) for size in sizes)]
@@ -66,6 +68,7 @@ class CastReduction:
         return OneExchange(exchanges, partial(full.copy_, half))
 
     def state_dict(self) -> dict[str, Any]:
+        """An empty state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

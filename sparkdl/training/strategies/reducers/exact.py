@@ -26,9 +26,11 @@ class Exact:
     """Uncompressed sum by the backend's all-reduce (a ring in gloo, a ring or a tree in NCCL)."""
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> ExactReduction:
+        """Open the reducer."""
         return ExactReduction(self, buckets, group)
 
     def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
+        """A ring all-reduce of the bucket's buffer."""
         return [all_reduce(bucket.buffer.nbytes, hosts)]
 
 
@@ -44,6 +46,7 @@ class ExactReduction:
         self._last: dict[int, Any] = {}  # by bucket, under NCCL: the sum of the step before
 
     def start(self, bucket: Bucket) -> PendingReduce:
+        """Start the backend's all-reduce of the bucket's buffer."""
         if bucket.index in self._last:
             with reaching_peers():
                 self._last.pop(bucket.index).wait()
@@ -72,4 +75,5 @@ class OnStream:
     work: Any
 
     def wait(self) -> None:
+        """Let the current stream wait for the sum."""
         self.work.synchronize()

@@ -63,6 +63,7 @@ class Layered(CheckedFields):
         return LayeredReduction(buckets, group, self._rule)
 
     def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
+        """Inside the subgroups, and a ring of their leaders."""
         groups = self._rule([*map(str, hosts)])
         return [layered(bucket.buffer.nbytes, [[hosts[rank] for rank in group] for group in groups])]
 

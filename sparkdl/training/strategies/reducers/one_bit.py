@@ -68,6 +68,7 @@ class OneBit(CheckedFields):
     warmup: Natural = 100
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> OneBitReduction:
+        """Open the reducer."""
         check_real(self, buckets)
         return OneBitReduction(self, buckets, group)
 
@@ -126,6 +127,7 @@ class OneBitReduction:
         return self._tensors() | {"steps": [striped.steps for striped in self._striped.values()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore this worker's residuals and the numbers of steps."""
         load_tensors(self._reducer, self._tensors(), state)
         for striped, steps in zip(self._striped.values(), state["steps"], strict=True):
             striped.steps = steps

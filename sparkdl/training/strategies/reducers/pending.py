@@ -31,6 +31,7 @@ class OneExchange(PendingReduce):
     finish: Callable[[], object] | None = None
 
     def wait(self) -> None:
+        """Wait for the exchanges and write the sum."""
         for exchange in self.exchanges:
             exchange.wait()
         if self.finish is not None:

@@ -69,6 +69,7 @@ class PowerSGD(CheckedFields):
     seed: Seed = 0
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> PowerSGDReduction:
+        """Open the reducer."""
         check_real(self, buckets)
         return PowerSGDReduction(self, buckets, group)
 
@@ -139,6 +140,7 @@ class PowerSGDReduction:
         return self._tensors() | {"steps": [low_rank.steps for low_rank in self._low_rank.values()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore this worker's residuals, Q and the numbers of steps."""
         load_tensors(self._reducer, self._tensors(), state)
         for low_rank, steps in zip(self._low_rank.values(), state["steps"], strict=True):
             low_rank.steps = steps

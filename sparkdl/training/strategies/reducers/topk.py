@@ -47,10 +47,12 @@ class TopK(CheckedFields):
     ratio: Share = 0.01
 
     def open(self, buckets: Sequence[Bucket], group: Group) -> TopKReduction:
+        """Open the reducer."""
         check_real(self, buckets)
         return TopKReduction(self, buckets, group)
 
     def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
+        """All-gathers of values with the counts, and of indices."""
         sent = sum(self.counts(bucket))
         values = (sent + len(bucket.used)) * bucket.buffer.element_size()
         return [at_once(all_gather(size, hosts) for size in (values, sent * index_dtype(bucket).itemsize))]
@@ -74,6 +76,7 @@ class TopKReduction:
         self._sparse = {bucket.index: _Sparse(bucket, reducer, group.size) for bucket in buckets}
 
     def start(self, bucket: Bucket) -> PendingReduce:
+        """Select the largest elements and start to gather them."""
         if self._group.size == 1:
             return Finished()
         sparse = self._sparse[bucket.index]
@@ -85,9 +88,11 @@ class TopKReduction:
         return OneExchange(exchanges, sparse.add)
 
     def state_dict(self) -> dict[str, Any]:
+        """This worker's residuals."""
         return self._tensors()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore this worker's residuals."""
         load_tensors(self._reducer, self._tensors(), state)
 
     def _tensors(self) -> dict[str, Any]:
