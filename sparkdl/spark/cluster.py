@@ -92,7 +92,8 @@ class SparkCluster:
         if limit := setting(spark, "spark.executor.pyspark.memory"):
             warnings.warn(
                 f"spark.executor.pyspark.memory is {limit}: it limits the address space of workers. torch and "
-                "memory-mapped rows reserve more address space than they use. Leave it unset, and set spark.executor.memoryOverhead.",
+                "memory-mapped rows reserve more address space than they use. Leave it unset, and set "
+                "spark.executor.memoryOverhead.",
                 stacklevel=3,
             )
         self.size, self._spark, self._device, self._backend = checked(size, Count, "size"), spark, device, backend
