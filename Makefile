@@ -65,6 +65,7 @@ check: $(INSTALLED) docs ## style, types, layers, sizes and the documentation, i
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/style
+	$(BIN)/pytest -qq --collect-only tests/references > /dev/null # make references runs them
 
 stubs: $(INSTALLED) ## accessors and constructors of Params, for type checkers, editors and pages
 	$(BIN)/python -m docs.param_stubs sparkdl.ml.params sparkdl.ensembles.declarations \
