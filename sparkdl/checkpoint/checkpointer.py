@@ -94,8 +94,9 @@ class Checkpointer:
         return state
 
     def check(self, state: dict[str, Any]) -> None:
-        """Raise InvalidInput if a part of a state cannot be saved; tensors' values are not read."""
-        pack_state(copied(state, lambda tensor: tensor.new_empty(0)))
+        """Raise InvalidInput if a part of a state cannot be saved, unless nothing is; tensors' values are not read."""
+        if self._saver is not None:
+            pack_state(copied(state, lambda tensor: tensor.new_empty(0)))
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
         """Save a checkpoint if it is due, and stop if the driver requested it; may use collectives.

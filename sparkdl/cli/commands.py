@@ -27,9 +27,9 @@ COMMANDS = {
     "admm": Command("sparkdl.cli.train:admm", "Train a model by consensus ADMM: each shard has its own weights."),
     "federated": Command("sparkdl.cli.train:federated", "Train a model by federated averaging over clients."),
     "lbfgs": Command("sparkdl.cli.train:lbfgs", "Train a model by L-BFGS on the loss of all rows."),
-    "ensemble": Command("sparkdl.cli.ensemble:ensemble", "Train an ensemble on rows that Spark reads, and save it."),
-    "predict": Command("sparkdl.cli.predict:predict", "Predict with a saved model.", stops=False),
-    "evaluate": Command("sparkdl.cli.evaluate:evaluate", "Evaluate a saved model on labelled rows.", stops=False),
+    "ensemble": Command("sparkdl.cli.train:ensemble", "Train an ensemble on rows that Spark reads, and save it."),
+    "predict": Command("sparkdl.cli.scoring:predict", "Predict with a saved model.", stops=False),
+    "evaluate": Command("sparkdl.cli.scoring:evaluate", "Evaluate a saved model on labelled rows.", stops=False),
     "etl_train": Command(
         "sparkdl.cli.pipeline.job:etl_train",
         "Train on a date's rows, publish the model if it is good enough, and score.",

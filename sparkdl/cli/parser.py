@@ -27,7 +27,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from sparkdl.data.columns import InputColumn
 from sparkdl.ensembles.declarations import BaggingParams, MembersParams
 from sparkdl.errors import InvalidInput
-from sparkdl.io.fields import required
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.param_declaration import ConstructedParams
 
@@ -200,8 +199,8 @@ def _without_annotations(protocol: type) -> type:
     Methods with a default implementation are left out: a class need not have them.
     """
     methods = {}
-    for name in required(protocol):
-        if isinstance(method := vars(protocol)[name], FunctionType):
+    for name in getattr(protocol, "__abstractmethods__", ()):
+        if isinstance(method := getattr(protocol, name), FunctionType):
             bare = FunctionType(method.__code__, method.__globals__, name, method.__defaults__, method.__closure__)
             bare.__kwdefaults__ = method.__kwdefaults__
             methods[name] = bare

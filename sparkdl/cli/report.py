@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None, *, prog: str | None = None) -> 
         output = output or files.join(runs[0], "report.html")
         read = read_runs(runs)
         for run in filter(lambda run: run.odd, read):
-            print(f"{run.name}: {run.odd} lines of its event files are no events and left out", file=sys.stderr)
+            what = "lines of its event files hold no readable event and are left out"
+            print(f"{run.name}: {what}: {run.odd}", file=sys.stderr)
         write_page(read, output)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

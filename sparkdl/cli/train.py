@@ -1,4 +1,4 @@
-"""Train a model on rows that Spark reads, and save it.
+"""Train a model or an ensemble on rows that Spark reads, and save it.
 
     spark-submit --py-files net.py jobs/train.py --config train.yaml --estimator.epochs 3
 
@@ -9,9 +9,15 @@ path, or a ``class_path`` with ``init_args``.
 The commands of rounds take an ``algorithm`` beside the estimator; conf/rounds has an example of each. Every round is
 saved in the estimator's ``runDir``, and the same command resumes after the last saved round.
 
+The configuration of ``ensemble`` holds the ensemble's arguments; conf/ensemble has an example of each kind. The
+estimators of members are class paths too, of this library or of pyspark.ml: ``base`` of a Bagging or Boosting,
+``bases`` and ``meta`` of a Stacking, ``candidates`` and ``evaluator`` of a BestOf. If a configuration names an object
+of pyspark.ml, which lives in the JVM, Spark starts before the arguments are checked, otherwise after. Finished members
+are saved in the ensemble's ``runDir``, and the same command trains only the missing ones.
+
 After SIGTERM, to the driver or to Spark's JVM, the command exits with 143 within 30 s. If the estimator has a
 ``runDir``, the workers first save a checkpoint. The message says of which step the newest checkpoint is, or that there
-is none; the same command resumes from it.
+is none; the same command resumes from it. Of an ensemble, no further member begins.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cli.commands import COMMANDS
 from sparkdl.cli.data import Data, check_output
+from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
@@ -58,6 +65,18 @@ def train(
             print(f"saved {output}")
         if test is not None:
             print(f"held-out {model.evaluate(test.read(spark))}")
+
+
+def ensemble(data: Data, ensemble: EnsembleParams, **options: Any) -> None:
+    """Train an ensemble on rows that Spark reads, and save it.
+
+    Args:
+        data: the rows to train on.
+        ensemble: sparkdl.Bagging, sparkdl.Boosting, sparkdl.Stacking or sparkdl.BestOf, with its arguments.
+        options: test, output and overwrite, as of ``train``.
+    """
+    estimator: Any = ensemble  # every EnsembleParams here is also an Estimator
+    train(data, estimator, **options)
 
 
 def by_rounds(name: str, kind: type) -> Callable[..., None]:

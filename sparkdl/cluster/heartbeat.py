@@ -6,8 +6,8 @@ attempt:
     timeout   no event of a worker arrives: its process is stopped, its host is down, or native code holds the GIL
     stall     clock and phase stay unchanged after a first step: a peer does not answer, or user code blocks
 
-A worker without a first heartbeat cannot be lost, since executors may be unable to reach the driver. Therefore a worker
-first waits briefly for that heartbeat's delivery.
+Before the first step, which may take long, only ``timeout`` counts. A worker without a first heartbeat cannot be lost,
+since executors may be unable to reach the driver. Therefore a worker first waits briefly for that heartbeat's delivery.
 """
 
 from __future__ import annotations

@@ -65,6 +65,12 @@ class WorkerProcess:
             raise EOFError from error
         return cloudpickle.loads(packed)
 
+    def is_stopped(self) -> bool:
+        """Whether the process is stopped, as after SIGSTOP."""
+        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+            return "State:\tT" in Path(f"/proc/{self.process.pid}/status").read_text()
+        return False
+
     def exit_reason(self) -> str:
         """How the process ended, for a message."""
         code = self.process.wait(timeout=10)
@@ -94,15 +100,14 @@ class WorkerProcess:
 
 def wait_for(processes: Sequence[WorkerProcess], timeout: float | None = None) -> list[WorkerProcess]:
     """Wait for processes that sent a message or have ended; none after ``timeout`` seconds."""
-    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+    deadline, stopped = time.monotonic() + (math.inf if timeout is None else timeout), set[WorkerProcess]()
     ends = [end for process in processes for end in (process.connection, process.sentinel)]
     while not (ready := wait(ends, min(ANSWER_SECONDS, max(0.0, deadline - time.monotonic())))):
         if time.monotonic() >= deadline:
             return []
-        for process in processes:
-            with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
-                if "State:\tT" in Path(f"/proc/{process.process.pid}/status").read_text():  # as after SIGSTOP
-                    process.give_up()
+        before, stopped = stopped, {process for process in processes if process.is_stopped()}
+        for process in before & stopped:
+            process.give_up()
     return [process for process in processes if process.connection in ready or process.sentinel in ready]
 
 

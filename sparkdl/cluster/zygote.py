@@ -24,7 +24,7 @@ import threading
 from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle, send_handle
+from multiprocessing.reduction import recv_handle, sendfds
 from typing import Any
 
 from sparkdl.cluster.preload import preload
@@ -34,6 +34,7 @@ START_SECONDS = 300.0  # for a new zygote, which loads PyTorch before it forks t
 ANSWER_SECONDS = 30.0  # for a later answer, and for a worker's process to take a message
 
 _MAIN = "import sys; from sparkdl.cluster.zygote import serve; serve(int(sys.argv[1]))"
+_UNAVAILABLE = "the process that forks workers {}; see its standard error."
 
 
 class Worker:
@@ -111,21 +112,25 @@ class Zygote:
 
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> Any:
         with self._lock:
-            try:
-                self.control.send(request | {"descriptors": len(descriptors)})
-                for descriptor in descriptors:
-                    send_handle(self.control, descriptor, self.process.pid)
-                os.set_blocking(self.control.fileno(), True)  # send_handle applies the user's default timeout
-                answer = self.control.recv()
-                limit(self.control, ANSWER_SECONDS)
-                return answer
-            except (EOFError, OSError) as error:
-                self.control.close()  # after part of a message, no further one can be understood
-                self.process.kill()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.process.wait(ANSWER_SECONDS)
-                what = "does not answer" if isinstance(error, BlockingIOError) else "has died"
-                raise ClusterUnavailable(f"the process that forks workers {what}; see its standard error.") from error
+            if self.control.closed:
+                raise ClusterUnavailable(_UNAVAILABLE.format("has died"))
+            # Before anything is sent: it raises OSError if this process is out of file descriptors.
+            with socket.fromfd(self.control.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+                end.setblocking(True)  # not the user's default timeout
+                try:
+                    self.control.send(request | {"descriptors": len(descriptors)})
+                    for descriptor in descriptors:
+                        sendfds(end, [descriptor])
+                    answer = self.control.recv()
+                except (EOFError, OSError) as error:
+                    self.control.close()  # after part of a message, no further one can be understood
+                    self.process.kill()
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self.process.wait(ANSWER_SECONDS)
+                    what = "does not answer" if isinstance(error, BlockingIOError) else "has died"
+                    raise ClusterUnavailable(_UNAVAILABLE.format(what)) from error
+            limit(self.control, ANSWER_SECONDS)
+            return answer
 
 
 _running: dict[int, Zygote] = {}  # by pid of the process that started it: a forked child needs its own

@@ -12,14 +12,16 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sparkdl.data import binary, validation
+from sparkdl.data import validation
 from sparkdl.data.columns import InputColumn, element_type, is_binary, is_list
 from sparkdl.data.validation import Array
 from sparkdl.errors import InvalidInput
 
 # Torch has few operations for unsigned integers of more than 8 bits.
 _SIGNED = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
+_MOST = 500  # characters of a decode function's error to quote
 
 
 def decode(array: pa.Array, column: InputColumn, *, floating: str = "float32", finite: bool = True) -> Array:
@@ -46,9 +48,9 @@ def decode(array: pa.Array, column: InputColumn, *, floating: str = "float32", f
     if not is_binary(values.type):
         flat = np.asarray(values.to_numpy(zero_copy_only=False))
     elif column.decode is None:
-        flat, shape = binary.raw(values, column), cast("tuple[int, ...]", column.shape)
+        flat, shape = _raw(values, column), cast("tuple[int, ...]", column.shape)
     else:
-        decoded = binary.decoded(values, column)
+        decoded = _decoded(values, column)
         flat, shape = decoded.reshape(-1), decoded.shape[1:]
     if column.shape is not None:
         if len(array) and math.prod(shape) != math.prod(column.shape):
@@ -88,7 +90,7 @@ def count_faults(array: pa.Array, column: InputColumn, *, floating: str = "float
     if not is_binary(values.type):
         flat = np.asarray(values.drop_null().to_numpy(zero_copy_only=False))
     elif column.decode is None:
-        flat = binary.raw(values.drop_null(), column)
+        flat = _raw(values.drop_null(), column)
     return validation.count(flat, _target_dtype(flat.dtype, column, floating), nulls=nulls)
 
 
@@ -129,3 +131,60 @@ def _cast(flat: Array, dtype: np.dtype[Any], column: InputColumn, finite: bool) 
     if not valid:
         raise InvalidInput(validation.message(column.name, validation.count(flat, dtype)))
     return numbers
+
+
+def _raw(values: pa.Array, column: InputColumn) -> Array:
+    """Little-endian numbers of the column's dtype and shape, flat and without a copy; there are no nulls."""
+    shape, dtype = cast("tuple[int, ...]", column.shape), cast(str, column.dtype)
+    # Read a bool as a number, so that the cast can detect values other than 0 and 1.
+    stored = np.dtype("uint8" if dtype == "bool" else dtype).newbyteorder("<")
+    size = math.prod(shape) * stored.itemsize
+    count = len(values) * math.prod(shape)
+    lengths = np.asarray(pc.binary_length(values))
+    wrong = lengths[lengths != size]
+    if len(wrong):
+        raise InvalidInput(
+            f"column {column.name!r} has {len(wrong)} of {len(values)} values of a wrong length, such as {wrong[0]} "
+            f"bytes; expected {size} bytes, the size of {dtype} of shape {shape}."
+        )
+    if not count:
+        return np.empty(0, stored)
+    *_, offsets, data = values.buffers()
+    first = values.offset * size
+    if not pa.types.is_fixed_size_binary(values.type):
+        wide = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+        first = int(np.frombuffer(offsets, wide)[values.offset])
+    return np.frombuffer(data, stored, count, first)
+
+
+def _decoded(values: pa.Array, column: InputColumn) -> Array:
+    """Decode each value by the column's function, ``[rows, *shape]``; there are no nulls."""
+    rows: Array | None = None
+    for row, stored in enumerate(values):
+        value = _call(column, stored.as_py())
+        if rows is None:
+            rows = np.empty((len(values), *value.shape), value.dtype)
+        if (value.shape, value.dtype) != (rows.shape[1:], rows.dtype):
+            raise InvalidInput(
+                f"decode of column {column.name!r} returned {rows.dtype} of shape {rows.shape[1:]} for one row and "
+                f"{value.dtype} of shape {value.shape} for another; expected one dtype and shape for all rows."
+            )
+        rows[row] = value
+    return np.empty((0, *(column.shape or ())), column.dtype or "float32") if rows is None else rows
+
+
+def _call(column: InputColumn, value: bytes) -> Array:
+    assert column.decode is not None
+    try:
+        array = np.asarray(column.decode(value))
+    except Exception as error:
+        raise InvalidInput(
+            f"decode of column {column.name!r} raised {type(error).__name__}: {str(error)[:_MOST]} (for a value of "
+            f"{len(value)} bytes)."
+        ) from error
+    if array.dtype.kind not in "fiub":
+        raise InvalidInput(
+            f"decode of column {column.name!r} returned {array.dtype} of shape {array.shape}; expected an array of "
+            "numbers or booleans."
+        )
+    return array

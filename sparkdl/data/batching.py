@@ -21,7 +21,7 @@ from sparkdl.data.shard import Shard, converted, target_of
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 
-MODES = ("auto", "always", "never")
+CACHE_MODES = ("auto", "always", "never")
 MARGIN = 0.5
 """The share of a GPU's free memory that a shard may take in the mode ``auto``; the rest is for the model."""
 _GATHER_BYTES = 4 << 20  # gathered at a time: enough to make the hand-over cheap, little enough to cache

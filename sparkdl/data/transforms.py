@@ -48,7 +48,7 @@ class AssembledInputs:
         numbers = torch.cat(rows, 1)
         numbers = numbers if numbers.is_floating_point() else numbers.to(getattr(torch, self.floating))
         whole = [row for row in rows if row.dtype in (torch.int32, torch.int64) and row.numel()]
-        largest = max((int(row.abs().max()) for row in whole), default=0)
+        largest = max((max(-int(low), int(high)) for low, high in map(torch.aminmax, whole)), default=0)
         if largest > 2 / torch.finfo(numbers.dtype).eps:
             raise InvalidInput(
                 f"assembleInputs is True, and {self.floating} rounds integers like {largest}. Leave an id out, or give "

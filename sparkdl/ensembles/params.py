@@ -16,7 +16,6 @@ from pyspark.sql.types import DecimalType, IntegralType
 
 from sparkdl.ensembles.base_learner import check_column, column, leaf
 from sparkdl.ensembles.declarations import FoldCountParams, MembersParams
-from sparkdl.ensembles.identity import configuration
 from sparkdl.ensembles.members.member import Plan, persisted
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.model import EnsembleModel
@@ -24,15 +23,17 @@ from sparkdl.ensembles.resampling.validation_rows import described_splits
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
 from sparkdl.ml.fit_monitor import Watch
+from sparkdl.ml.param_declaration import Scope, ValidatedParams
 from sparkdl.ml.param_maps import map_hash
 from sparkdl.ml.params import PredictionParams
-from sparkdl.ml.persistence.nested_params import aliases, params_in
+from sparkdl.ml.persistence.describe import Describer
+from sparkdl.ml.persistence.nested_params import Ensemble, aliases, params_in, within
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 from sparkdl.ml.run import Run
 from sparkdl.spark.columns import ROW_ID, check_frame, col
 from sparkdl.spark.fingerprint import fingerprint
 
-Ensemble = TypeVar("Ensemble", bound="EnsembleParams")
+Self = TypeVar("Self", bound="EnsembleParams")
 
 
 class EnsembleParams(MembersParams, Saveable):
@@ -76,7 +77,7 @@ class EnsembleParams(MembersParams, Saveable):
             self._set(**{name: saved.numbered(path, count) if count else saved.part(path)})
         return self
 
-    def copy(self: Ensemble, extra: dict[Param[Any], Any] | None = None) -> Ensemble:
+    def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
         """A copy with the same uid, and copies of its bases and evaluators.
 
         With ``extra``, members are stored in ``runDir/<hash>``; if ``extra`` sets ``runDir``, in that directory.
@@ -194,3 +195,37 @@ def _row_id(dataset: DataFrame, name: str) -> Column:
         raise InvalidInput(f"idCol is {name!r}, of type {kind.simpleString()}; expected integers, as of F.xxhash64.")
     missing = F.raise_error(F.lit(f"idCol {name!r} is null in a row; expected an integer in each")).cast("bigint")
     return F.coalesce(col(name).cast("bigint"), missing)
+
+
+def configuration(ensemble: Params, bases: Sequence[Estimator[Any]], rows: str) -> dict[str, Any]:
+    """Configuration that determines the members, for ``MemberStore.begin``: descriptions, equal across processes.
+
+    Params of the ensemble count, except its bases, the number of members, and where they are stored. Params of the
+    bases and their pipeline stages count, except about how a fit runs, and seeds that member seeds replace. ``rows`` is
+    the fingerprint of the rows.
+    """
+    nested = [one for base in bases for one in within(base) if isinstance(one, Ensemble)]
+    reseeded = {id(leaf(base)) for base in [*bases, *(base for one in nested for base in one.base_estimators())]}
+
+    def counts(params: Params, name: str) -> bool:
+        scope = _scope(params, name)
+        if params is ensemble:
+            return Scope.MEMBERS in scope
+        return Scope.BASE in scope and not (name == "seed" and id(params) in reseeded)
+
+    describer = Describer(aliases(ensemble, *bases), counts)
+    values = {name: value for name, value in describer.values(ensemble).items() if not _has_base(value)}
+    values |= {f"base {index}": base for index, base in enumerate(bases)}
+    descriptions = {name: describer.describe(value) for name, value in values.items()}
+    return {"ensemble": type(ensemble).__name__, "rows": rows, **descriptions}
+
+
+def _scope(params: Params, name: str) -> Scope:
+    declared = params.declared().get(name) if isinstance(params, ValidatedParams) else None
+    if declared is not None:
+        return declared.scope
+    return Scope.FITS if name == "parallelism" else Scope.ALL
+
+
+def _has_base(value: Any) -> bool:
+    return any(isinstance(params, Estimator) for params in params_in(value))

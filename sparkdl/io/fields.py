@@ -11,10 +11,11 @@ at most 1." Functions check their arguments by ``checked``, and Params of ``pysp
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from inspect import get_annotations, isfunction
+from inspect import get_annotations
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -58,9 +59,10 @@ class CheckedFields:
 
     def __post_init__(self) -> None:
         owner: Any = type(self)
+        title = f"{owner.__name__}({own!r})" if isinstance(own := getattr(self, "name", None), str) else owner.__name__
         for name, kind in _annotations(owner).items():
             value = getattr(self, name)
-            if (valid := checked(value, kind, f"{owner.__name__}.{name}")) is not value:
+            if (valid := checked(value, kind, f"{title}.{name}")) is not value:
                 object.__setattr__(self, name, valid)
         self._check()
 
@@ -111,33 +113,28 @@ def _is_of(value: Any, kind: Any) -> bool:
     if kind in (int, float):
         number: Any = Integral if kind is int else Real
         real = isinstance(value, number) and not isinstance(value, bool) and value == value
-        return real and not 1e308 < abs(value) < math.inf
+        return real and not sys.float_info.max < abs(value) < math.inf  # an integer that no float can hold
     if getattr(kind, "_is_protocol", False):
-        return not isinstance(value, type) and all(hasattr(value, name) for name in required(kind))
+        return not isinstance(value, type) and all(hasattr(value, name) for name in kind.__abstractmethods__)
     if kind is Any or (kind is Sequence and isinstance(value, str)):
         return kind is Any
     return isinstance(value, kind)
 
 
-def required(protocol: type) -> list[str]:
-    """The properties of a protocol, and its methods without a default."""
-
-    def empty() -> None:
-        """The body."""
-
-    return [
-        name
-        for name, member in vars(protocol).items()
-        if isinstance(member, property) or (isfunction(member) and member.__code__.co_code == empty.__code__.co_code)
-    ]
+_WORDS: dict[Any, str] = {int: "whole number", float: "finite number", str: "text", Callable: "function"}
 
 
 def _text(kind: Any) -> str:
-    options = get_args(kind)
-    if get_origin(kind) is Annotated:
+    origin, options = get_origin(kind) or kind, get_args(kind)
+    if origin is Annotated:
         return str(kind.__metadata__[0].text)
-    if get_origin(kind) in (Union, UnionType):
+    if origin in (Union, UnionType):
         return ", or ".join(map(_text, options))
-    if get_origin(kind) is Literal:
+    if origin is Literal:
         return f"one of {', '.join(options)}"
-    return "None" if kind is NoneType else f"a {(get_origin(kind) or kind).__name__}"
+    if origin in (NoneType, bool):
+        return "None" if origin is NoneType else "True or False"
+    word = _WORDS.get(origin, origin.__name__)
+    item = options[-1 if origin is dict else 0] if origin in (list, tuple, dict) and options else Any
+    items = "" if item is Any else f" whose {'values' if origin is dict else 'items'} are each {_text(item)}"
+    return f"a{'n' * (word[0] in 'AEIO')} {word}{items}"

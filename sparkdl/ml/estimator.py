@@ -80,23 +80,18 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         sized = self if chosen is None else self.copy()._set(numWorkers=chosen)
         watch = Watch(fit.run, sized, trackers=self.getTrackers(), events=self.getTelemetry(), unit=unit)
         watch.phases.start -= time.monotonic() - start
-        cluster = SparkCluster(
-            fit.data.sparkSession,
-            sized.getNumWorkers() or 1,
-            device=self.getDevice(),
-            backend=self.getBackend(),
-            task_cpus=self.getTaskCpus(),
-            task_gpus=self.getTaskGpus(),
-            timeout=self.getCollectiveTimeout(),
-            resource_timeout=self.getResourceTimeout(),
-            allow_unencrypted=self.getAllowUnencrypted(),
-            event_directory=fit.run.events if self.getTelemetry() else None,
-            logs=self.getLogLevel(),
-            title=watch.title,
-        )
-        cluster.warm_up()
-        before = time.monotonic() - start
         with watch:
+            cluster = SparkCluster(
+                fit.data.sparkSession,
+                sized.getNumWorkers() or 1,
+                timeout=self.getCollectiveTimeout(),
+                event_directory=fit.run.events if self.getTelemetry() else None,
+                logs=self.getLogLevel(),
+                title=watch.title,
+                **self.settings("device", "backend", "taskCpus", "taskGpus", "resourceTimeout", "allowUnencrypted"),
+            )
+            cluster.warm_up()
+            before = time.monotonic() - start
             fitted = (fit_gang if fit.algorithm is None else fit_rounds)(fit, cluster, watch)
         values = fitted.report | {"seconds": before + fitted.report["seconds"], "device": self.getDevice()}
         if fit.class_weights is not None:
@@ -124,14 +119,10 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             training,
             run,
             {} if run.directory is None else self._descriptions() | split,
-            self.getCheckpointInterval(),
-            self.getMaxRestarts(),
-            self.getMinWorkers(),
-            self.getElasticTimeout(),
-            strategy if is_algorithm(strategy) else None,
-            self.getMaxRounds(),
-            self.getMaxSeconds(),
-            rows.class_weights,
+            algorithm=strategy if is_algorithm(strategy) else None,
+            class_weights=rows.class_weights,
+            **self.settings("checkpointInterval", "maxRestarts", "minWorkers"),
+            **self.settings("elasticTimeout", "maxRounds", "maxSeconds"),
         )
 
     def _choose_workers(self, fit: FitSpec) -> int | None:
@@ -228,16 +219,9 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             model,
             self.getLoss(),
             optimizer_factory(self.getOptimizer(), self.getLearningRate(), self.getOptimizerArgs()),
-            self.getScheduler(),
-            metrics,
-            self.getPrecision(),
-            self.getMaxGradNorm(),
-            self.getSchedulerInterval(),
-            self.getMonitor(),
-            self.getMonitorMode(),
-            self.getChannelsLast(),
-            self.getCompile(),
-            self.getTf32(),
+            metrics=metrics,
+            **self.settings("scheduler", "precision", "maxGradNorm", "schedulerInterval"),
+            **self.settings("monitor", "monitorMode", "channelsLast", "compile", "tf32"),
         )
         strategy = self.getStrategy()
         if not is_algorithm(strategy) or strategy.uses_optimizer:  # others ignore the scheduler, with a warning
@@ -253,25 +237,16 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         strategy = self.getStrategy()
         return Training(
             self.objective(),
-            self.getBatchSize(),
-            self.getEpochs(),
-            self.getSeed(),
-            AllReduce() if is_algorithm(strategy) else cast(Strategy, strategy),  # rounds do not read it
-            Replicated(self.getSyncBatchNorm()),
-            micro_batches=self.getMicroBatches(),
+            strategy=AllReduce() if is_algorithm(strategy) else cast(Strategy, strategy),  # rounds do not read it
+            layout=Replicated(self.getSyncBatchNorm()),
             measured=self.getTelemetry(),
-            drop_last=self.getDropLast(),
             kind=self._kind,
-            patience=self.getPatience(),
-            min_delta=self.getMinDelta(),
-            keep_best=self.getKeepBest(),
             callbacks=tuple(self.getCallbacks()),
-            replica_check_interval=self.getReplicaCheckInterval(),
             classes=self.classes(),
             collate=self.collation(),
-            augment=self.getAugment(),
-            cache_on_device=self.getCacheOnDevice(),
             result_limit=result_limit(),
+            **self.settings("batchSize", "epochs", "seed", "microBatches", "dropLast", "patience", "minDelta"),
+            **self.settings("keepBest", "replicaCheckInterval", "augment", "cacheOnDevice"),
         )
 
     def read_columns(self) -> Columns:

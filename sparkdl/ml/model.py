@@ -9,13 +9,11 @@ from functools import partial, reduce
 from operator import and_
 from typing import Any
 
-from pyspark import TaskContext
 from pyspark.ml import Model
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 from torch import nn
 
-from sparkdl.cluster.group.devices import task_device
 from sparkdl.data.columns import InputColumn, listed
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
@@ -40,7 +38,6 @@ from sparkdl.rounds.parameters import weights_of
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame, col
 from sparkdl.spark.jvm import qualify
-from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
 from sparkdl.training.labels import IGNORED
 from sparkdl.training.objective import ModelFactory, Objective, OutputKind
 
@@ -88,7 +85,6 @@ class TorchModel(OutputParams, Saveable, Model):
         super().__init__()
         self._trained = TrainedModule(factory, weights, kind, precision, output, probabilities, signature, ignored)
         self._shipment = ModelBroadcast()
-        self._loaded: CachedModel | None = None
         self.columnTypes: dict[str, str] = {}
         self.evaluated: dict[str, Any] = {}
         self._trust = NO_TRUST
@@ -201,15 +197,7 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: a column is missing or cannot become a tensor, or the model's output has the wrong shape.
         """
-        if self._loaded is None or self._loaded.device.type != self.getDevice():
-            context = TaskContext.get()  # of a user's own UDF
-            device = task_device(self.getDevice(), assigned_gpus(context), turn=turn_of(context))
-            self._loaded = CachedModel.on(device, self.module(), self._trained.precision)
-        return self.predictor(self._loaded).predict(data)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The attributes without the module that ``predict`` keeps, for copies and pickles."""
-        return {**self.__dict__, "_loaded": None}
+        return self.predictor(self._shipment.local(self._scorer())).predict(data)
 
     def module(self) -> nn.Module:
         """The trained module on the CPU, in evaluation mode."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import Flag, auto
 from functools import partial
@@ -146,6 +147,10 @@ class ValidatedParams(Params):
     def names_outside(cls, scope: Scope) -> tuple[str, ...]:
         """The names of the Params whose scope and ``scope`` do not overlap."""
         return tuple(name for name, param in cls.declared().items() if not param.scope & scope)
+
+    def settings(self, *names: str) -> dict[str, Any]:
+        """The values of Params as arguments, by their names in snake case."""
+        return {re.sub("[A-Z]", r"_\g<0>", name).lower(): getattr(self, _accessor("get", name))() for name in names}
 
     def changed_from_default(self, names: tuple[str, ...]) -> list[str]:
         """The names of the Params whose set value differs from the default."""

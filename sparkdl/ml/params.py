@@ -24,7 +24,7 @@ from pyspark.ml.param.shared import (
 from torch import nn
 
 from sparkdl.cluster.group.devices import BACKENDS
-from sparkdl.data.batching import MODES as MODES_OF_CACHE
+from sparkdl.data.batching import CACHE_MODES
 from sparkdl.data.columns import InputColumn
 from sparkdl.io.fields import Natural, Positive, Rule
 from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
@@ -291,7 +291,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     )
     cacheOnDevice: Param[str] = param(
         "whether a GPU holds its worker's rows: auto, if they take at most half of the free memory; always or never",
-        one_of(MODES_OF_CACHE),
+        one_of(CACHE_MODES),
         "auto",
         _NOT_IN_ROUNDS & ~Scope.RUN,
     )

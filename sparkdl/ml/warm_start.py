@@ -7,14 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack, unpack
 from sparkdl.training.objective import new_module
+from sparkdl.training.rng import kept_random_state
 
 if TYPE_CHECKING:
     from sparkdl.ml.model import TorchModel
@@ -50,15 +51,18 @@ class WarmStart:
             InvalidInput: the names or shapes of the weights differ from those of the factory's modules.
         """
         start = cls(factory, pack(model.module()))
-        with suppress(TypeError):  # of missing arguments
-            start()
-        return start
+        try:
+            with suppress(ValueError):  # a builtin has no signature
+                _ = isinstance(factory, nn.Module) or signature(factory).bind()
+        except TypeError:  # it needs arguments
+            return start
+        return start.called_with({})
 
     def called_with(self, arguments: dict[str, Any]) -> WarmStart:
         """The start whose factory gets ``arguments``; raises InvalidInput unless it takes them and the weights fit."""
         start = replace(self, factory=partial(self.factory, **arguments)) if arguments else self
         try:
-            with torch.random.fork_rng(devices=[]):
+            with kept_random_state():
                 start()
         except TypeError as error:
             raise InvalidInput(f"the factory of WarmStart fails with modelArgs={arguments}: {error}.") from error

@@ -14,6 +14,7 @@ last saved round. Each algorithm is one self-contained file; ``sparkdl.rounds.lo
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import is_dataclass
 from typing import Any, Protocol, TypeGuard
 
@@ -40,12 +41,15 @@ class Algorithm(Protocol):
     """
 
     @property
+    @abstractmethod
     def uses_optimizer(self) -> bool:
         """Whether shards step the objective's optimizer; if not, optimizer and clipping are ignored."""
 
+    @abstractmethod
     def init(self, objective: Objective, seed: int) -> State:
         """The state before the first round."""
 
+    @abstractmethod
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Return a shard's update and its next local state.
 
@@ -53,15 +57,19 @@ class Algorithm(Protocol):
         its arguments. It computes on ``objective.device``, which may be a GPU; the update's tensors are on the CPU.
         """
 
+    @abstractmethod
     def reduce(self, one: Update, other: Update) -> Update:
         """Combine two updates elementwise, tensor by tensor; large updates are reduced in slices."""
 
+    @abstractmethod
     def apply(self, state: State, update: Update) -> State:
         """Return the state after the round; ``state``, the one before it, must stay unchanged."""
 
+    @abstractmethod
     def converged(self, state: State) -> bool:
         """Whether no further round is needed."""
 
+    @abstractmethod
     def metrics(self, state: State) -> dict[str, float | str]:
         """The round's entries of the history; empty after a preparatory round."""
 

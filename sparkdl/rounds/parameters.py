@@ -18,7 +18,7 @@ Weights = dict[str, Tensor]
 def start(objective: Objective, seed: int) -> tuple[Weights, list[str]]:
     """A new model's ``state_dict`` and the names of its trainable parameters, tied parameters once."""
     with seeded(seed):
-        module = objective.build()
+        module = objective.build(warn=True)
     return weights_of(module), list(trainable(module))
 
 

@@ -16,6 +16,7 @@ LogisticRegression, ``l`` of L2 is ``1 / (C rows)``.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol
@@ -30,9 +31,11 @@ class Prox(Protocol):
     """A penalty that is separable over a tensor's entries."""
 
     @property
+    @abstractmethod
     def penalize_bias(self) -> bool:
         """Whether biases are penalised as well; see ``penalised``."""
 
+    @abstractmethod
     def prox(self, v: Tensor, t: float) -> Tensor:
         """``prox_{t g}(v)``, of the same shape."""
 

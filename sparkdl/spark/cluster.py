@@ -31,10 +31,10 @@ from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.job_watch import JobWatch
-from sparkdl.spark.jvm import JVM_ERRORS, job_description
+from sparkdl.spark.jvm import JVM_ERRORS, job_description, setting
 from sparkdl.spark.python_worker import PickledTask
 from sparkdl.spark.slots.capacity import check, check_encryption, check_setting, check_slots, find_slots, wait_for_slots
-from sparkdl.spark.slots.task_resources import TaskResources, setting
+from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.tasks import SparkTaskRunner
 from sparkdl.spark.warm_up import await_warm_up, warm_up
 from sparkdl.telemetry.channel import Channel

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pyspark.ml.functions import vector_to_array
-from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sparkdl.data.columns import Columns
-from sparkdl.spark.columns import ROW_ID, col, select_columns
+from sparkdl.spark.columns import ROW_ID, VECTORS, col, select_columns
 
 _UNHASHABLE = ("map", "variant")
 
@@ -49,8 +48,8 @@ def number_hashed(values: Column, kind: T.DataType) -> Column:
         return values.cast(kind.simpleString().replace(number.simpleString(), "bigint"))
     if isinstance(kind, T.ArrayType):
         return F.transform(values, lambda value: number_hashed(value, kind.elementType))
-    if isinstance(kind, VectorUDT):
-        return number_hashed(vector_to_array(values), T.ArrayType(T.DoubleType()))
+    if isinstance(kind, VECTORS):  # vector_to_array raises for null
+        return number_hashed(F.when(values.isNotNull(), vector_to_array(values)), T.ArrayType(T.DoubleType()))
     if not isinstance(kind, T.FractionalType):
         return values
     double = values.cast("double")  # a decimal may have more digits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ from sparkdl.io.threads import watching
 
 Report = Callable[[str, float], None]
 """Called with the awaited resource and the seconds waited so far."""
+END_SECONDS = 60.0  # for a cancelled job
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -49,10 +53,13 @@ class JobWatch:
         self._context.cancelJobsWithTag(self._tag)
 
     def end(self) -> None:
-        """Cancel the job if it still runs, and return once it has ended, or after a minute."""
+        """Cancel the job if it still runs, and return once it has ended, or with a warning after a minute."""
         self._context.cancelJobsWithTag(self._tag)
-        end = time.monotonic() + 60.0
-        while self._job() is not None and time.monotonic() < end:
+        end = time.monotonic() + END_SECONDS
+        while self._job() is not None:
+            if time.monotonic() > end:
+                logger.warning("the job %s still runs %g s after sparkdl cancelled it", self._tag, END_SECONDS)
+                return
             time.sleep(POLL)
 
     def _watch(self, ended: threading.Event) -> None:

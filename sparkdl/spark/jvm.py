@@ -28,6 +28,11 @@ GONE = (*JVM_ERRORS, AttributeError)
 """Errors of calls on a stopped SparkContext."""
 
 
+def setting(spark: SparkSession, name: str) -> str:
+    """A setting of the session or application; empty if unset."""
+    return str(spark.conf.get(name, ""))
+
+
 def qualify(spark: SparkSession, path: StrPath) -> str:
     """The path as a URI with its filesystem, as Spark resolves it."""
     context = spark.sparkContext

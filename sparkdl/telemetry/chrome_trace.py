@@ -8,9 +8,9 @@ clock. With ``o`` the offset of the host's clock and ``d > 0`` the event's delay
 
     r = t - o + d    so    o >= t - r,    and    o ~ max (t - r)    over all events of a host in ten minutes
 
-The error is the shortest delay in that time, well below a millisecond in one network. If the driver received no event
-of a host, exchanges align its clock, since an exchange ends everywhere at the same moment: the offset to the lowest
-rank's host is the median difference of their exchanges' ends.
+The error is the shortest delay in that time, well below a millisecond in one network. The driver's host has offset 0.
+If the driver received no event of a host, exchanges align its clock, since an exchange ends everywhere at the same
+moment: the offset to the lowest rank's host is the median difference of their exchanges' ends.
 """
 
 from __future__ import annotations

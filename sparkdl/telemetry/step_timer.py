@@ -12,7 +12,8 @@ A worker is always in exactly one phase, so a run's phases add up to its wall ti
     callbacks   runs the user's callbacks
     other       everything else
 
-Code that takes part in a step marks the beginning of a phase. Without a ``StepTimer`` in this thread that does nothing.
+Code that takes part in a step marks the beginning of a phase, as ``enter_phase("forward")`` inside
+``with measuring(StepTimer())``, and its end by ``end_step``. Without a ``StepTimer`` in this thread that does nothing.
 
 A worker records an event of kind ``"step"`` at most every ``EVERY`` seconds, in long runs less often; after a step with
 a rare phase, at once. The event sums all steps since the previous event: ``steps``, ``seconds`` by phase, ``rows`` and

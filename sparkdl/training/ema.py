@@ -79,7 +79,7 @@ class EMA:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``; raise InvalidInput if its average has another decay."""
-        if (decay := state.get("decay", self.decay)) != self.decay:  # version 0.1 did not save it
+        if (decay := state.get("decay", self.decay)) != self.decay:  # earlier versions did not save it
             raise InvalidInput(
                 f"the saved average has decay={decay}, and this one decay={self.decay}. Resume with EMA({decay}), or "
                 "start a new run elsewhere."

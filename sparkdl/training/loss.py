@@ -158,7 +158,10 @@ class Criterion:
         else:
             weights, labels = self._mean.weight.to("cpu", torch.float64), torch.where(valid, target, 0)
             if bool((labels >= len(weights)).any()):
-                raise InvalidInput(f"a label is {int(labels.max())}, and the loss has {len(weights)} class weights.")
+                raise InvalidInput(
+                    f"a label is {int(labels.max())}, and the loss has {len(weights)} class weights; expected labels "
+                    f"from 0 to {len(weights) - 1}."
+                )
             masses = weights[labels] * valid
         masses = masses.flatten(1).mean(1) if masses.dim() > 1 else masses
         return None if bool((masses == 1).all()) else masses

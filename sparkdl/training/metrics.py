@@ -205,16 +205,3 @@ def observe(module: nn.Module, criterion: Criterion, batches: Iterable[Batch], m
                 output = forward(module, batch.inputs)
                 meter.add(criterion(output, batch), batch.weight, *criterion.arguments(output, batch))
     module.train(was_training)
-
-
-@contextmanager
-def restoring(module: nn.Module) -> Iterator[None]:
-    """Restore parameters and buffers after the block, whether it overwrites or replaces them or their modules."""
-    registries = [one for part in module.modules() for one in (part._parameters, part._buffers, part._modules)]
-    names = [(registry, dict(registry)) for registry in registries]
-    copies = [(value, value.data, value.detach().clone()) for value in (*module.parameters(), *module.buffers())]
-    yield
-    for registry, before in names:
-        registry.update(before)  # type: ignore[arg-type]
-    for value, data, kept in copies:
-        value.data = data.copy_(kept)

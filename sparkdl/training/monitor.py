@@ -20,7 +20,7 @@ from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase, flush, measuring
 from sparkdl.training.callbacks import CallbackContext, Requests, agreed, on_every_rank
 from sparkdl.training.layouts.replica_check import ReplicaCheck
-from sparkdl.training.metrics import MetricAccumulator, observe, restoring
+from sparkdl.training.metrics import MetricAccumulator, observe
 from sparkdl.training.monitored_value import monitored
 from sparkdl.training.strategies import average_buffers
 from sparkdl.training.trainer_state import TrainerState
@@ -95,8 +95,7 @@ class TrainingMonitor:
         state, clock = self.state, self.state.world.clock
         module, seconds = state.replica.module, state.epoch_seconds
         state.report["train_seconds"] += seconds
-        if self._compare(f"after epoch {clock.epoch}") and not state.sync.replicated:
-            state.sync.load_state_dict(state.sync.state_dict())  # such as the weights from which a block begins
+        self._compare(f"after epoch {clock.epoch}", refresh=True)
         enter_phase("exchange")
         average_buffers(module, state.group, state.rows.share)
         row: dict[str, Any] = {"epoch": clock.epoch, "step": clock.step, "samples": clock.samples}
@@ -104,8 +103,9 @@ class TrainingMonitor:
         if mean is not None and not math.isfinite(mean):
             raise self._diverged(mean, "over")
         row |= state.meter.close(state.group)
-        swaps = any(on_every_rank(one) and hasattr(one, "on_validation_start") for one in state.callbacks.values())
-        with restoring(module) if swaps else nullcontext():
+        called = [one for one in state.callbacks.values() if on_every_rank(one)]
+        around = any(hasattr(one, name) for one in called for name in ("on_validation_start", "on_validation_end"))
+        with _restoring(module) if around else nullcontext():
             self._call("on_validation_start")
             row |= self._validate(module)
             enter_phase("other")
@@ -187,13 +187,14 @@ class TrainingMonitor:
             enter_phase("other")
         # Within a block of local steps, at which a run may resume, replicas differ.
         if compared and (moment != "on_start" or self.state.sync.replicated or not self.state.position):
-            self._compare(f"after {moment}")
+            # After validation the training's weights return, and after on_end no step follows.
+            self._compare(f"after {moment}", refresh=moment in ("on_start", "on_epoch"))
 
-    def _compare(self, moment: str) -> bool:
+    def _compare(self, moment: str, *, refresh: bool = False) -> None:
         enter_phase("exchange")
-        took = self._check(moment)
+        if self._check(moment) and refresh and not self.state.sync.replicated:
+            self.state.sync.load_state_dict(self.state.sync.state_dict())  # such as the weights that begin a block
         enter_phase("other")
-        return took
 
     def _context(self, **options: Any) -> CallbackContext:
         state, world = self.state, self.state.world
@@ -202,3 +203,16 @@ class TrainingMonitor:
             *(state.training.epochs, state.rows.plan.steps, state.history, state.meter.local_mean, state.requests),
             **options,
         )
+
+
+@contextmanager
+def _restoring(module: nn.Module) -> Iterator[None]:
+    """Restore parameters and buffers after the block, whether it overwrites or replaces them or their modules."""
+    registries = [one for part in module.modules() for one in (part._parameters, part._buffers, part._modules)]
+    names = [(registry, dict(registry)) for registry in registries]
+    copies = [(value, value.data, value.detach().clone()) for value in (*module.parameters(), *module.buffers())]
+    yield
+    for registry, before in names:
+        registry.update(before)  # type: ignore[arg-type]
+    for value, data, kept in copies:
+        value.data = data.copy_(kept)

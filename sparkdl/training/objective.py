@@ -37,6 +37,10 @@ _DTYPES = (
     "precision='bf16' needs no casts. For another dtype of a column, set InputColumn(name, dtype) in columnSpecs."
 )
 
+_DTYPE_ERRORS = (
+    r"dtype|[Ss]calar type|[Ii]nput type|Type promot|should be the same|index tensor|not implemented for|as indices"
+)
+
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 INTERVALS = ("epoch", "step")
 
@@ -98,8 +102,8 @@ class Objective(CheckedFields):
         """The dtype of the weights and of floating-point inputs."""
         return torch.float64 if self.precision == "fp64" else torch.float32
 
-    def build(self, device: torch.device | str | None = None) -> nn.Module:
-        """A new module on ``device``, by default the objective's, in the weights' dtype, with a warning of another one.
+    def build(self, device: torch.device | str | None = None, *, warn: bool = False) -> nn.Module:
+        """A new module on ``device``, by default the objective's, in the weights' dtype; ``warn`` of another one.
 
         Raises:
             InvalidInput: the factory returned no module, or a parameter is lazy, complex, or none can be trained.
@@ -120,7 +124,7 @@ class Objective(CheckedFields):
                 "nn.Parameter(torch.view_as_real(weight)), which forward() turns back with torch.view_as_complex."
             )
         dtypes = {str(value.dtype) for value in module.parameters() if value.is_floating_point()}
-        if other := dtypes - {"torch.float32", str(self.dtype)}:
+        if warn and (other := dtypes - {"torch.float32", str(self.dtype)}):
             notify(f"weights of {listed([*other])} in {type(module).__name__} become {self.dtype}, as precision sets.")
         # Unlike to(dtype), these two keep complex buffers.
         module = (module.double() if self.dtype == torch.float64 else module.float()).to(device or self.device)
@@ -225,7 +229,7 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
                 "the algorithm's, or lower numWorkers or microBatches. nn.GroupNorm, and on GPUs syncBatchNorm=True, "
                 "take one row."
             ) from error
-        advice = _DTYPES * bool(re.search("type|be the same|index tensor|not implemented for|as indices", str(error)))
+        advice = _DTYPES * bool(re.search(_DTYPE_ERRORS, str(error)))
         raise WorkerFailed(
             f"forward() of {type(module).__name__} raised {type(error).__name__}: {str(error).rstrip('.')}. "
             f"Its inputs were {', '.join(map(shapes, inputs))}.{advice}"

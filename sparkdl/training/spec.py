@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from sparkdl.data.batching import MODES
+from sparkdl.data.batching import CACHE_MODES
 from sparkdl.data.transforms import Augment, Collate
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, NonNegative, Seed, one_of
@@ -72,7 +72,7 @@ class TrainingSpec(CheckedFields):
     collate: Collate | None = None
     augment: Augment | None = None
     checkpointer: Any = None  # a Checkpointer; untyped, so that the loop does not import its modules
-    cache_on_device: Annotated[str, one_of(MODES)] = "auto"
+    cache_on_device: Annotated[str, one_of(CACHE_MODES)] = "auto"
     measured: bool = True
     result_limit: Count | None = None
 
@@ -81,7 +81,7 @@ class TrainingSpec(CheckedFields):
         equal = getattr(self.strategy, "replicated", True)
         if self.replica_check_interval is not None and not equal:
             alone = f"the workers of {type(self.strategy).__name__} train alone for several steps."
-            warnings.warn(f"replica_check_interval={self.replica_check_interval} is ignored: {alone}", stacklevel=3)
+            warnings.warn(f"replicaCheckInterval={self.replica_check_interval} is ignored: {alone}", stacklevel=3)
         together = [type(each).__name__ for each in self.callbacks if getattr(each, "replicated", False)]
         if together and not equal:
             raise InvalidInput(

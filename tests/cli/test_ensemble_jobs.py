@@ -13,7 +13,7 @@ from pyspark.ml.feature import StandardScaler
 from sparkdl import Bagging, TorchClassifier
 from sparkdl.cli import commands
 from sparkdl.cli.data import Data
-from sparkdl.cli.saved_models import load
+from sparkdl.cli.scoring import load
 from sparkdl.ensembles.fitted import output_columns
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.persistence.formatting import format_full_value

@@ -93,13 +93,13 @@ def test_labels_of_an_array_column(job, tmp_path, rows):
     """Of a multi-label classifier, and of tokens; the label is by default the model's own."""
     path, output = str(tmp_path / "model"), tmp_path / "metrics.json"
     model = TorchModel(factory=nets.scores, weights=pack(nets.scores()), kind="multilabel", output=[3])
-    model._set(labelCol=["two", "one"]).save(path)
     query = f"select *, 1 as one, array(two, two, 1 - two) as flags from parquet.`{rows}`"
-    for label, expected in ((["--label", "flags"], 0), ([], 2)):
-        more = ["--output", output, "--overwrite", "true"]
-        code, printed = job("evaluate", "--model", path, "--data.query", query, *label, *more)
+    for label, expected in ((["two", "one"], 2), ("flags", 0)):
+        model._set(labelCol=label).write().overwrite().save(path)
+        code, printed = job("evaluate", "--model", path, "--data.query", query, "--output", output)
         assert (code, "not as many as predictions" in printed) == (expected, expected == 2), printed
-    assert 0 < json.loads(output.read_text())["subset_accuracy"] < 1
+    figures = json.loads(output.read_text())
+    assert (figures["label"], 0 < figures["subset_accuracy"] < 1) == ("flags", True)
 
 
 def test_numbers(job, evaluate, rows, tmp_path):

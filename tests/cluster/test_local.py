@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -26,9 +27,10 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.cluster.worker_process import WorkerProcess
+from sparkdl.cluster.worker_process import WorkerProcess, wait_for
 from sparkdl.cluster.zygote import limit
 from sparkdl.errors import InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
+from sparkdl.io.pickling import ship
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
@@ -146,6 +148,25 @@ def test_stopped_worker_is_killed_and_replaced(pair, monkeypatch, size, answer, 
         os.kill(before[0], signal.SIGSTOP)
         with pair.map_reduce({"x": [1.0, 2.0], "id": [0, 1]}, ["x", "id"]) as jobs:  # another process takes its shard
             assert jobs.run(Sums(), {"factor": 1.0})[0]["sum"].item() == 3.0
+
+
+@pytest.mark.chaos
+def test_worker_that_is_stopped_at_one_look_lives(monkeypatch):
+    process, looks = WorkerProcess(0), []
+    monkeypatch.setattr(worker_process, "ANSWER_SECONDS", 0.1)
+    os.kill(process.process.pid, signal.SIGSTOP)
+    process.start(ship(partial(int, "7")))
+
+    def look(stopped: WorkerProcess) -> bool:
+        looks.append(is_stopped(stopped))
+        os.kill(stopped.process.pid, signal.SIGCONT)
+        return looks[-1]
+
+    is_stopped = WorkerProcess.is_stopped
+    monkeypatch.setattr(WorkerProcess, "is_stopped", look)
+    assert wait_for([process], 60.0) == [process]
+    assert (process.receive(), looks[0]) == (7, True)
+    process.kill()
 
 
 def test_exit_code_is_reported(pair):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import resource
 import select
 import signal
 import socket
@@ -110,6 +111,19 @@ def test_zygotes_that_never_answer_end_a_fork(monkeypatch, program, what):
     monkeypatch.setattr(module, "START_SECONDS", 0.2)
     with pytest.raises(ClusterUnavailable, match=f"process that forks workers {what}"):
         fork("signal:pause")
+
+
+def test_zygote_outlives_a_lack_of_descriptors():
+    before, (soft, hard) = zygote().process.pid, resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest := os.open(".", os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            zygote().exit_code(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert report("draw")
+    assert zygote().process.pid == before
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def columns(*names):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"dtype": "float"}, "InputColumn.dtype is 'float'; expected one of bool, uint8"),
+        ({"dtype": "float"}, r"InputColumn\('x'\).dtype is 'float'; expected one of bool, uint8"),
         ({"padding": 1}, "column 'x' has padding=1, which only ragged='padded' has"),
         ({"padding": 0.5, "ragged": "padded", "dtype": "int64"}, "padding=0.5; expected a value of int64"),
         ({"decode": len, "ragged": "padded"}, "has decode and ragged='padded'; expected one of them"),

@@ -133,6 +133,6 @@ def test_assembled_integers_that_the_dtype_rounds_raise(floating, exact):
     x, ids = torch.zeros(2, 3, dtype=getattr(torch, floating)), torch.tensor([1, exact])
     assemble = AssembledInputs(None, floating)
     assert assemble((x, ids), None)[0][0][:, 3].tolist() == [1, exact]
-    for inputs in ((x, ids + 1), (x[:, :0], -ids - 1)):
-        with pytest.raises(InvalidInput, match=f"assembleInputs is True, and {floating} rounds .* {exact + 1}"):
+    for inputs, number in (((x, ids + 1), exact + 1), ((x[:, :0], -ids - 1), exact + 1), ((ids * 0 - 2**63,), 2**63)):
+        with pytest.raises(InvalidInput, match=f"assembleInputs is True, and {floating} rounds .* {number}"):
             assemble(inputs, None)

@@ -14,7 +14,7 @@ from sparkdl import EMA, TorchClassifier
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.best_of import BestOf
 from sparkdl.ensembles.boosting.estimator import Boosting
-from sparkdl.ensembles.identity import configuration
+from sparkdl.ensembles.params import configuration
 from tests.ml import nets
 
 

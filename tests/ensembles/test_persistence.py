@@ -14,7 +14,7 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.param import Params
 
 from sparkdl import TorchClassifier
-from sparkdl.cli import saved_models
+from sparkdl.cli import scoring
 from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.best_of import BestOf
 from sparkdl.ensembles.model import EnsembleModel
@@ -66,10 +66,17 @@ def test_members_of_any_library_are_saved_in_a_pipeline(data, tmp_path):
     assert predictions(loaded, data) == predictions(model, data)
     (ensemble,) = path.glob("stages/*")
     assert predictions(EnsembleModel.load(ensemble), data) == predictions(model, data)
-    assert type(saved_models.load(data.sparkSession, str(path))) is PipelineModel
+    assert type(scoring.load(data.sparkSession, str(path))) is PipelineModel
     (inner,) = ensemble.glob("members/00001/stages/*")
+    (part,) = inner.glob("metadata/part-*")
+    harmless = part.read_bytes()
     forge(inner, "org.apache.spark.ml.classification.LogisticRegressionModel", "forged.models.Model")
+    part.rename(part.with_name("a"))  # Spark reads files of any name
+    part.write_bytes(harmless)
     with pytest.raises(InvalidInput, match=r"names forged\.models\.Model, .*modules=\['tests'.*, 'forged\.models'\]"):
+        EnsembleModel.load(ensemble)
+    forge(ensemble / "members/00001", '"stageUids":["', '"stageUids":["x/../../')
+    with pytest.raises(InvalidInput, match=r"00001/metadata names stages outside its folder"):
         EnsembleModel.load(ensemble)
 
 

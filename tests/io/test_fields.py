@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import math
+import re
 from dataclasses import MISSING, fields
 from functools import cache, partial
 from pathlib import Path
@@ -87,8 +88,9 @@ def test_odd_values_raise(kind, name, text):
         try:
             made(kind, **{name: value})
         except InvalidInput as error:
-            message = f"{kind.__name__}.{name} is nan; expected" if numbers and value is ODD[0][0] else "expected"
-            assert message in str(error)  # noqa: PT017 - other values are valid
+            first = numbers and value is ODD[0][0]
+            message = rf"{kind.__name__}(\('\w+'\))?\.{name} is nan; expected" if first else "expected"
+            assert re.search(message, str(error))  # noqa: PT017 - other values are valid
         else:
             assert allowed, f"{kind.__name__}({name}={value!r})"
 

@@ -65,7 +65,8 @@ class Mistake(NamedTuple):
 MISTAKES = {
     "null": Mistake(
         ["'features'", "1 null", "na.drop()"],
-        rows=[Row(features=Vectors.dense(row.features) if row.label else None, label=row.label) for row in ROWS[1:5]],
+        {"validationFraction": 0.5},
+        [Row(features=Vectors.dense(row.features) if row.label else None, label=row.label) for row in ROWS[1:5]],
     ),
     "null label": Mistake(
         ["'label'", "1 null", "na.drop()"],

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from sparkdl.telemetry import event_file as module
-from sparkdl.telemetry.downsampling import merged, thinned
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_file import DRIVER, open_event_file
 from sparkdl.telemetry.event_log import EventLog
-from sparkdl.telemetry.event_reader import read_events
+from sparkdl.telemetry.event_reader import merged, read_events, thinned
 from sparkdl.telemetry.recorder import EventCounts
 from tests.listening import nobody
 from tests.object_store import object_store
@@ -87,11 +86,15 @@ def test_truncated_line_is_skipped(tmp_path: Path) -> None:
     open_event_file(tmp_path, "driver").append(lines(event(1)))
     with (tmp_path / "driver.jsonl").open("ab") as stream:
         stream.write(lines(event(2))[0][:20])
-    with pytest.warns(RuntimeWarning, match="1 events are left out, such as line 2 of"):
+    with pytest.warns(RuntimeWarning, match="are left out: 1, such as line 2 of"):
         assert read_events(tmp_path) == [event(1)]
     open_event_file(tmp_path, "driver").append(lines(event(3)))  # begins on a line of its own
-    with pytest.warns(RuntimeWarning, match="1 events are left out, such as line 2 of"):
+    with pytest.warns(RuntimeWarning, match="are left out: 1, such as line 2 of"):
         assert read_events(tmp_path) == [event(1), event(3)]
+    (tmp_path / "driver.jsonl").rename(tmp_path / f"{DRIVER}1.jsonl")
+    (tmp_path / "rank-0.jsonl").write_bytes(lines(event(2))[0][:20])  # a killed worker's, beside the driver's
+    with pytest.warns(RuntimeWarning, match="are left out: 1, such as line 2 of"):
+        assert len(read_events(tmp_path)) == 2
 
 
 def test_full_disk_is_counted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,11 +8,14 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.threads import in_background
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import RateLimiter, WorkerLogs, forwarding, level_of
 from sparkdl.telemetry.progress_bar import Progress
@@ -75,6 +78,20 @@ def test_default_stream_is_standard_error(capsys: pytest.CaptureFixture[str]) ->
     output, errors = capsys.readouterr()
     assert output == ""
     assert errors.count("transform: epoch 1/2") >= 2
+
+
+def test_bar_whose_stream_fails_blocks_no_other_bar() -> None:
+    stream = io.StringIO()
+    stream.write = write = Mock(wraps=stream.write)  # type: ignore[method-assign]
+    broken, sound = Progress(stream=stream), Progress(stream=io.StringIO())
+    broken(progress(0, 1))
+    write.side_effect = OSError("gone")
+    with pytest.raises(OSError, match="gone"):  # and this thread keeps the lock
+        broken(progress(0, 2))
+    broken._bar.disable = True
+    in_background(partial(shown, progress(0, 1)), "another fit").result(10)
+    in_background(partial(sound, progress(0, 1)), "a fit at the same time").result(10)
+    sound.close()
 
 
 def test_wait_is_shown_until_progress() -> None:

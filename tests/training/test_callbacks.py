@@ -170,6 +170,9 @@ def test_average_of_two_workers_equals_that_of_one(pair):
     assert second.weights == b""
 
 
+HOW = ("data", "module", "stale")
+
+
 class Swaps:
     """Validates other weights and buffers; restores stale ones, or none."""
 
@@ -204,11 +207,17 @@ class Counts(Net):
         return super().forward(x) + self.seen
 
 
+def double(run: Any) -> None:
+    run.module.head.weight.data.mul_(2)
+
+
 TWO = [EMA(0.5), EMA(0.99)]
+DOUBLES = SimpleNamespace(on_validation_end=double)  # without on_validation_start
 
 
 @pytest.mark.parametrize(
-    "callbacks", [TWO, [*TWO, EMA(0.5)], *([EMA(0.5), Swaps(how)] for how in ("data", "module", "stale"))]
+    "callbacks",
+    [TWO, [*TWO, EMA(0.5)], [DOUBLES], *([EMA(0.5), other] for other in (DOUBLES, *map(Swaps, HOW)))],
 )
 def test_callbacks_around_validation_leave_the_weights_of_the_training(callbacks):
     objective = replace(training().objective, model=Counts)

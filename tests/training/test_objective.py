@@ -242,7 +242,7 @@ def test_weights_and_loss_have_dtype_of_precision(precision: str, dtype: torch.d
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_dtypes_of_weights_and_inputs_are_explained(dtype: torch.dtype) -> None:
     with pytest.warns(RuntimeWarning, match=f"weights of '{dtype}' in Linear become torch.float32, as precision"):
-        module = Objective(partial(nn.Linear, 2, 1, dtype=dtype), nn.MSELoss()).build()
+        module = Objective(partial(nn.Linear, 2, 1, dtype=dtype), nn.MSELoss()).build(warn=True)
     for layer, rows in (
         (module, torch.ones(3, 2, dtype=dtype)),
         (module, torch.ones(3, 2).long()),
@@ -250,6 +250,10 @@ def test_dtypes_of_weights_and_inputs_are_explained(dtype: torch.dtype) -> None:
         (nn.Embedding(4, 2), torch.ones(3, dtype=torch.int8)),
     ):
         with pytest.raises(WorkerFailed, match=r"An index is int64. Weights are float32.* InputColumn\(name, dtype\)"):
+            forward(layer, [rows])
+    for wrong in (lambda rows: rows + None, lambda rows: len(None)):
+        layer.forward = wrong  # type: ignore[method-assign]
+        with pytest.raises(WorkerFailed, match=r"raised TypeError: .*type.* Its inputs were \[3\] int8\.$"):
             forward(layer, [rows])
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pydoc import locate
+import pkgutil
 from typing import Annotated, Any
 
 import yaml
@@ -180,7 +180,11 @@ def _bound(stage: Any) -> Any:
     bound = {name: _bound(value) for name, value in stage["init_args"].items() if name not in _FREE}
     for callback in stage["init_args"].get("callbacks") or ():
         path = callback["class_path"] if isinstance(callback, dict) else callback
-        if getattr(locate(path), "changes_result", False):
+        try:
+            changes_result = getattr(pkgutil.resolve_name(path), "changes_result", False)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InvalidInput(f"the callback {path!r} cannot be imported: {error}.") from error
+        if changes_result:
             bound.setdefault("callbacks", []).append(callback)
     return {**stage, "init_args": bound}
 

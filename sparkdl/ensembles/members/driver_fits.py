@@ -69,7 +69,12 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Mod
     fitted = dict[int, tuple[Model, float]]()
     if store is not None:
         modules = modules_of(*(member.estimator for member in members))
-        fitted = {index: loaded for index in indices if (loaded := store.load(index, modules)) is not None}
+        load = partial(store.load, modules=modules)
+        for index, outcome in zip(indices, in_threads(rows.sparkSession, load, indices, plan.parallelism), strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if outcome is not None:
+                fitted[index] = outcome
     restored = sorted(fitted)
     plan.expect(len(members), restored)
     missing = [member for member in members if member.index not in fitted]

@@ -63,7 +63,7 @@ def load_model(directory: str, modules: Sequence[str]) -> tuple[Model, float]:
     inside, record = files.join(directory, _MODEL), json.loads(files.read(files.join(directory, _RECORD)))
     if record["digest"] != _digest(inside):
         raise InvalidInput("its files have changed.")
-    model = load_saved(_as_spark_has_it(inside), SparkSession.active(), Trust(modules=tuple(modules)))
+    model = load_saved(_as_spark_has_it(inside), SparkSession.active(), Trust.of(False, modules))
     if not isinstance(model, Model):
         raise InvalidInput(f"it is a {type(model).__name__}; expected a pyspark.ml Model.")
     return model, float(record["seconds"])

@@ -43,7 +43,7 @@ class BroadcastScorer:
         context = TaskContext.get()
         if context is not None:
             torch.set_num_threads(context.cpus())
-        device = task_device(self.scorer.device, assigned_gpus(context), turn=turn_of(context))
+        device = _device(self.scorer)
         try:
             loaded = SHELF.get(f"{self.digest} on {device}", self.size, partial(self._loaded, device))
             yield from self.scorer.scores(batches, loaded)
@@ -55,6 +55,11 @@ class BroadcastScorer:
         factory, weights = cloudpickle.loads(self.packed.value if isinstance(self.packed, Broadcast) else self.packed)
         module = replace(self.scorer, factory=factory, weights=weights).module()
         return CachedModel.on(device, module, self.scorer.precision)
+
+
+def _device(scorer: Scorer) -> torch.device:
+    context = TaskContext.get()  # in a Python worker, also of a user's own UDF
+    return task_device(scorer.device, assigned_gpus(context), turn=turn_of(context))
 
 
 class ModelBroadcast:
@@ -72,9 +77,10 @@ class ModelBroadcast:
         self._local: CachedModel | None = None
 
     def local(self, scorer: Scorer) -> CachedModel:
-        """The model in this process, on the CPU; the first call makes it. Scorers as for ``ship``."""
+        """The model in this process; the first call for the scorer's device makes it. Scorers as for ``ship``."""
         with self._lock:
-            self._local = self._local or CachedModel(scorer.module())
+            if self._local is None or self._local.device.type != scorer.device:
+                self._local = CachedModel.on(_device(scorer), scorer.module(), scorer.precision)
             return self._local
 
     def ship(self, scorer: Scorer, session: SparkSession) -> BroadcastScorer:

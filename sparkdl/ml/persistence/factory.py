@@ -30,7 +30,8 @@ _CLASSES = [
 ]
 _DATACLASSES = [
     *("sparkdl.data.columns", "sparkdl.ensembles.resampling.subspace", "sparkdl.ml.inference.layer_output"),
-    *("sparkdl.ml.tracking.mlflow", "sparkdl.ml.tracking.tensorboard", "sparkdl.rounds", "sparkdl.training.strategies"),
+    *("sparkdl.ml.tracking.mlflow", "sparkdl.ml.tracking.tensorboard", "sparkdl.rounds.algorithms"),
+    *("sparkdl.rounds.local_solvers", "sparkdl.rounds.prox", "sparkdl.training.strategies"),
 ]
 
 

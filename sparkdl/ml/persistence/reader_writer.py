@@ -34,6 +34,8 @@ from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types, i
 from sparkdl.ml.persistence.saved_folder import FORMAT, OBJECTS, TRUST, SavedFolder, fields_of
 from sparkdl.spark.jvm import qualify
 
+_METADATA = re.compile(r"(?:^|(?<=/))metadata(?=/|$)")  # a folder of files, or a file
+
 
 class Saveable(Params, MLReadable[Any], MLWritable):
     """A model or an estimator that declares its saved fields, files and parts.
@@ -148,11 +150,20 @@ def _load(path: str, session: SparkSession, trust: Trust) -> Any:
     reader = kind.read().session(session)
     if isinstance(reader, Reader):
         return reader.trust(trust.pickles, trust.modules).load(path)
-    folder = files.Folder.of(path)
-    for name in folder.walk():  # Spark's reader would import any class
-        if "/metadata/part-" in name and not trust.pickles:
-            _class(json.loads(folder.read(name))["class"], trust)
+    if not trust.pickles:
+        _check_stages(path, session, trust)
     return reader.load(escaped(path))
+
+
+def _check_stages(path: str, session: SparkSession, trust: Trust) -> None:
+    """Check what Spark's reader, which imports any class, will read: each line of all metadata below the path."""
+    found = {name[: match.end()] for name in files.Folder.of(path).walk() for match in _METADATA.finditer(name)}
+    for name in sorted(found):
+        for row in session.read.text(escaped(f"{path}/{name}")).collect():
+            metadata = json.loads(row.value)
+            _class(metadata["class"], trust)
+            if any("/" in uid for uid in metadata["paramMap"].get("stageUids", [])):
+                raise InvalidInput(f"{path}/{name} names stages outside its folder.")
 
 
 def _class(name: str, trust: Trust) -> Any:
@@ -165,7 +176,7 @@ def modules_of(*roots: Params) -> list[str]:
     """The modules of the classes and functions that estimators and their values name: a program trusts its own."""
     modules: set[str] = set()
     for params in (inner for root in roots for inner in within(root)):
-        modules.add(type(params).__module__.partition(".")[0])
+        modules.add(type(params).__module__.rpartition(".")[0] or type(params).__module__)
         for param, value in params._paramMap.items():
             with suppress(NotDescribable):
                 described = {} if is_plain(value) else allowed_types(param.name).describe(value)

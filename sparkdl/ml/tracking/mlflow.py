@@ -83,7 +83,11 @@ class MLflow(CheckedFields):
             )
 
     def prepare(self, run: TrackerContext) -> _TrackedRun:
-        """Make the object that logs this run; raises ``InvalidInput`` without MLflow, or beside another run."""
+        """Make the object that logs this run.
+
+        Raises:
+            InvalidInput: MLflow is not installed or cannot be reached, or the settings contradict the active run.
+        """
         client, default = connect(self.tracking_uri)
         with answering(client.tracking_uri):
             active = required("mlflow", EXTRA).active_run() if default else None
@@ -149,7 +153,7 @@ class _TrackedRun:
         if run_id is None:
             return
         errors = []
-        for write in (self._send, self._log_artifacts, self._log_page, self._log_model):
+        for write in (self._log_error, self._send, self._log_artifacts, self._log_page, self._log_model):
             try:
                 write(run_id, run)
             except Exception as error:  # a failure must not prevent the other steps
@@ -188,9 +192,11 @@ class _TrackedRun:
             self._client.log_batch(run_id, metrics=waiting[start : start + _BATCH])
         self._sent = time.monotonic()
 
-    def _log_artifacts(self, run_id: str, run: TrackerContext) -> None:
+    def _log_error(self, run_id: str, run: TrackerContext) -> None:
         if run.error is not None:
             self._client.set_tag(run_id, "sparkdl.error", run.error)
+
+    def _log_artifacts(self, run_id: str, run: TrackerContext) -> None:
         for name, values in (("history", run.history), ("report", dict(run.report))):
             self._client.log_text(run_id, json.dumps(values, indent=2, default=str), f"{name}.json")
 

@@ -49,6 +49,7 @@ convergence.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
@@ -73,9 +74,11 @@ class Solver(Protocol):
     """Solver of a shard's local problem, for example ``NewtonCG`` of ``sparkdl.rounds.local_solvers``."""
 
     @property
+    @abstractmethod
     def uses_optimizer(self) -> bool:
         """Whether it steps the objective's optimizer."""
 
+    @abstractmethod
     def solve(self, problem: Problem) -> None:
         """Set the problem's module to the solution."""
 

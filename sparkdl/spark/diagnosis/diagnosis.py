@@ -22,6 +22,21 @@ from sparkdl.spark.address_exchange import AddressBook
 from sparkdl.spark.cluster import SparkCluster, driver_channel
 from sparkdl.spark.diagnosis import examination
 from sparkdl.spark.diagnosis.check import Check
+from sparkdl.spark.diagnosis.checks import (
+    Reports,
+    channel_check,
+    counted,
+    disk_check,
+    dynamic_allocation_check,
+    encryption_check,
+    executors_check,
+    gloo_check,
+    missing_modules,
+    registered,
+    run_directory_check,
+    slots_check,
+    versions_check,
+)
 from sparkdl.spark.diagnosis.connections import (
     Connected,
     ConnectionTask,
@@ -31,22 +46,10 @@ from sparkdl.spark.diagnosis.connections import (
     interface_check,
     link_check,
 )
-from sparkdl.spark.diagnosis.executor_checks import (
-    Reports,
-    channel_check,
-    counted,
-    disk_check,
-    executors_check,
-    gloo_check,
-    missing_modules,
-    run_directory_check,
-    versions_check,
-)
 from sparkdl.spark.diagnosis.job import collect_each, deadline
 from sparkdl.spark.diagnosis.probes import ChannelProbe, disks
-from sparkdl.spark.diagnosis.settings_checks import dynamic_allocation_check, encryption_check, registered, slots_check
+from sparkdl.spark.jvm import setting
 from sparkdl.spark.slots.capacity import executors, find_slots
-from sparkdl.spark.slots.task_resources import setting
 from sparkdl.spark.warm_up import share_workers
 from sparkdl.telemetry.protocol import Endpoint
 

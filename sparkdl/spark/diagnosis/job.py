@@ -18,8 +18,7 @@ from sparkdl.errors import ClusterUnavailable
 from sparkdl.spark.cluster import missing_sparkdl
 from sparkdl.spark.error_messages import first_lines
 from sparkdl.spark.job_watch import tagged
-from sparkdl.spark.jvm import JVM_ERRORS, job_description
-from sparkdl.spark.slots.task_resources import setting
+from sparkdl.spark.jvm import JVM_ERRORS, job_description, setting
 
 _PLACE = re.compile(r"\(TID \d+\) \((\S+) executor \S+\): (?:[a-z]\w*\.)*(.*)")  # host, and the error without package
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")  # the line after the frames

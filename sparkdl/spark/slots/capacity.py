@@ -17,7 +17,8 @@ from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.spark.job_watch import Report
-from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS, TASK_GPUS, TaskResources, setting
+from sparkdl.spark.jvm import setting
+from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS, TASK_GPUS, TaskResources
 
 _ENCRYPTION = (
     "spark.network.crypto.enabled",

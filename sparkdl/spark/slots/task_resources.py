@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, Positive
+from sparkdl.spark.jvm import setting
 
 GPU = "gpu"
 TASK_GPUS = "spark.task.resource.gpu.amount"
@@ -118,8 +119,3 @@ def turn_of(context: TaskContext | None) -> int | None:
     By process IDs, which have gaps, two tasks would often share a GPU while another one is free.
     """
     return None if context is None else context.partitionId()
-
-
-def setting(spark: SparkSession, name: str) -> str:
-    """A setting of the session or application; empty if unset."""
-    return str(spark.conf.get(name, ""))

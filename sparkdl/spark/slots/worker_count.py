@@ -11,8 +11,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.errors import ClusterUnavailable
+from sparkdl.spark.jvm import setting
 from sparkdl.spark.slots.capacity import count_rows, find_slots, registration_wait, wait_for_slots
-from sparkdl.spark.slots.task_resources import TASK_GPUS, TaskResources, setting
+from sparkdl.spark.slots.task_resources import TASK_GPUS, TaskResources
 
 _MOST = 1 << 20  # rows that are counted; the driver's JVM gets an object for each
 

@@ -7,6 +7,7 @@ knows no other replicas: a strategy receives its gradients through a ``GradientS
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -77,5 +78,6 @@ class Replica(Protocol):
 class Layout(Protocol):
     """How a replica is placed on workers: a frozen dataclass."""
 
+    @abstractmethod
     def place(self, objective: Objective, world: World) -> Replica:
         """This worker's piece of its replica."""

@@ -6,6 +6,7 @@ the state and runs once per step. Each strategy is one self-contained file.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
@@ -63,6 +64,7 @@ class Sync(Protocol):
 class Strategy(Protocol):
     """How replicas synchronise: a frozen dataclass."""
 
+    @abstractmethod
     def attach(self, replica: Replica, group: Group) -> Sync:
         """Set every replica to the weights of rank 0, and begin to synchronise them."""
 

@@ -27,17 +27,18 @@ NAN = math.nan
     [
         ({}, 0.9, None, True, None),
         ({}, 0.9, 0.9, True, None),
-        ({}, 0.89, 0.9, True, "0.89 < 0.9, for the margin 0.0 to the model in use"),
+        ({}, 0.89, 0.9, True, "0.89 < 0.9: the model in use has 0.9, the margin is 0"),
         ({"margin": 0.125}, 0.625, 0.75, True, None),
-        ({"margin": 0.125}, 0.5, 0.75, True, "0.5 < 0.625, for the margin 0.125 to the model in use"),
+        ({"margin": 0.125}, 0.5, 0.75, True, "0.5 < 0.625: the model in use has 0.75, the margin is 0.125"),
+        ({"margin": 0.01}, 0.9, 0.95, True, "0.9 < 0.94: the model in use has 0.95, the margin is 0.01"),
         ({"least": 0.8}, 0.79, None, True, "0.79 < 0.8, the gate's least"),
         ({"least": 0.8}, 0.8, None, True, None),
         ({"least": 0.8, "margin": 1.0}, 0.79, 0.7, True, "0.79 < 0.8, the gate's least"),
-        ({}, 0.5, 0.4, False, "0.5 > 0.4, for the margin 0.0 to the model in use"),
+        ({}, 0.5, 0.4, False, "0.5 > 0.4: the model in use has 0.4, the margin is 0"),
         ({"margin": 0.2}, 0.5, 0.4, False, None),
         ({"least": 0.3}, 0.4, None, False, "0.4 > 0.3, the gate's least"),
         ({"least": 0.3}, 0.2, None, False, None),
-        ({}, NAN, None, True, "it is no number"),
+        ({}, NAN, None, True, "it is NaN"),
         ({}, 0.5, NAN, True, None),
     ],
 )
@@ -159,8 +160,8 @@ NESTED = "{{stages: [{{class_path: a, init_args: {{base: BASE, bases: [BASE]}}}}
         (STAGES.format(3, 2, 1), STAGES.format(3, 8, 5), True),
         (STAGES.format(3, 2, 1), STAGES.format(4, 2, 1), False),
         *(
-            (AVERAGED.format(0.9, "a.B"), AVERAGED.format(*other), other[0] == 0.9)
-            for other in ((0.9, "C"), (0.5, "a.B"))
+            (AVERAGED.format(0.9, "json.JSONDecoder"), AVERAGED.format(*other), other[0] == 0.9)
+            for other in ((0.9, "json.JSONEncoder"), (0.5, "json.JSONDecoder"))
         ),
         (NESTED.format(3, 2, 3, 2), NESTED.format(3, 4, 3, 8), True),
         (NESTED.format(3, 2, 3, 2), NESTED.format(3, 2, 4, 2), False),
@@ -169,3 +170,9 @@ NESTED = "{{stages: [{{class_path: a, init_args: {{base: BASE, bases: [BASE]}}}}
 def test_fingerprint_depends_on_rows_and_model_alone(first, second, same):
     assert (fingerprint(first) == fingerprint(second)) is same
     assert len(fingerprint(first)) == 12
+
+
+@pytest.mark.parametrize("path", ["gone.Callback", "logging.Gone", "no name"])
+def test_callback_that_cannot_be_imported_is_named(path):
+    with pytest.raises(InvalidInput, match=f"the callback '{path}' cannot be imported"):
+        fingerprint(AVERAGED.format(0.9, path))

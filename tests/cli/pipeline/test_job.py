@@ -12,7 +12,7 @@ import pytest
 from mlflow import MlflowClient
 from pyspark.ml import PipelineModel
 
-from sparkdl.cli import saved_models
+from sparkdl.cli import scoring
 from sparkdl.cli.pipeline.stages import PipelineRun
 from sparkdl.io import files
 from sparkdl.telemetry.event_reader import read_events
@@ -92,14 +92,7 @@ def test_date_runs_once_and_next_date_starts_from_its_weights_and_waits_for_rows
         for result, name in ((small.done(NEXT), "in_use"), (done, "value"))
     )
     assert in_use == pytest.approx(value, abs=1e-3)  # Spark bins scores by a sample
-    assert isinstance(saved_models.load(spark, str(small.root)), PipelineModel)
-
-    untrained = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1e-12}}
-    code, printed = small.run("--refused-exit-code=7", date="2026-11-24", optimizer=untrained)
-    assert (code, f"is not published; {later} is in use" in printed) == (7, True), printed
-    assert ", for the margin 0.0 to the model in use" in printed
-    assert small.versions.current() == later
-    assert small.done("2026-11-24")["scores"]["version"] == later
+    assert isinstance(scoring.load(spark, str(small.root)), PipelineModel)
 
 
 # ---- bad rows and arguments -------------------------------------------------------------------------------------
@@ -114,7 +107,7 @@ def test_corrected_rows_are_read_again_and_redo_trains_again(small, store):
     checks = {"enough rows": "count(*) >= 100", "other labels": "max(label) > 0"}
     words = ("--run-id", 8, "--gate.metrics", json.dumps(metrics), "--gate.checks", json.dumps(checks))
     for columns, expected, text in (
-        ({"y": np.zeros(count, int)}, 4, "the gate's checks: 'other labels' (max(label) > 0; max(label) is 0)."),
+        ({"y": np.zeros(count, int)}, 4, "the gate's checks: 'other labels' (max(label) > 0)."),
         ({"y": np.full(count, 5)}, 2, "5"),  # a class that the network does not have
         ({"a": pa.nulls(count, pa.float64())}, 4, "null"),
         ({"a": np.repeat("x", count)}, 4, "type string of column a is not supported"),
@@ -146,8 +139,14 @@ def test_corrected_rows_are_read_again_and_redo_trains_again(small, store):
     code, printed = small.run(*words, "--redo")
     assert (code, etl.read_text() == before) == (0, False), printed
     assert done() == ({"areaUnderROC": True, "precision and recall": True}, {"name": "week", "version": "1"})
-    assert small.versions.names() == [first, small.versions.current()]
+    assert small.versions.names() == [first, current := small.versions.current()]
     assert (small.root / f"scores/run={name}/_SUCCESS").exists()
+
+    untrained = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1e-12}}
+    code, printed = small.run("--refused-exit-code=7", date="2026-11-24", optimizer=untrained)
+    assert (code, f"is not published; {current} is in use" in printed) == (7, True), printed
+    assert re.search(r"areaUnderROC .* failed: [.\d]+ < ([.\d]+): the model in use has \1, the margin is 0\b", printed)
+    assert (small.versions.current(), small.done("2026-11-24")["scores"]["version"]) == (current, current)
 
 
 @pytest.mark.parametrize(
@@ -288,3 +287,41 @@ def test_later_date_in_the_gate_of_an_older_one_stays_in_use_without_force(small
         file.unlink()
     assert small.run("--gate.margin", 1, "--force")[0] == 0
     assert (small.versions.current(), small.done()["published"]) == (done["version"], True)
+
+
+def test_run_of_a_scheduler_has_its_own_name_and_need_not_compare_models(small):
+    other = small.root / "versions/other/model/metadata"  # nobody can load it
+    other.mkdir(parents=True)
+    (other / "part-00000").touch()
+    small.versions.complete("other", {"run": "other", "date": None})
+    small.versions.publish("other")
+    words = ("--run-id", "hourly-7", "--split.date", "null", "--data.path", small.folder / "{run_id}")
+    for expected in (4, 0):
+        code, printed = small.job("etl_train", "--config", small.configured(), *words, "--gate.compare", "false")
+        assert (code, "PATH_NOT_FOUND" in printed) == (expected, expected == 4), printed
+        write(small.folder / "hourly-7")
+    done = json.loads((small.root / "runs/hourly-7/done.json").read_text())
+    assert (done["current"], [metric["in_use"] for metric in done["metrics"].values()]) == ("other", [None])
+    assert small.versions.current() == done["version"]
+    assert (small.root / "scores/run=hourly-7/_SUCCESS").exists()
+    code, printed = small.job("etl_train", "--config", small.configured(), "--run-id", "9")
+    assert (code, "split.date is 'day', and the run has no date" in printed) == (2, True), printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "network", "expected", "text"),
+    [
+        ([], {}, 0, f"{DAY} is valid: 5 columns, 2 stages"),
+        (["--gate.checks", "{rows: count(*)}"], {}, 2, "is of type bigint; expected a condition"),
+        (["--gate.checks", "{rows: max(c) > 1}"], {}, 4, "cannot be checked"),
+        (["--clean.drop", "[a]"], {}, 4, "No such struct field `a`"),
+        (["--evaluator.labelCol", "target"], {}, 2, "labelCol of BinaryClassificationEvaluator is 'target'"),
+        ([], {"featuresCol": "vector"}, 2, "there is no column 'vector'"),
+        ([], {"numWorkers": 300}, 1, "300 workers need 300 task slots"),
+        (["--score.data.path", "/nowhere"], {}, 4, "/nowhere"),
+    ],
+)
+def test_check_validates_without_running(small, arguments, network, expected, text):
+    code, printed = small.run("--check", *arguments, **network)
+    assert (code, text in printed) == (expected, True), printed
+    assert not small.root.exists()

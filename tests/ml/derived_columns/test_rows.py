@@ -11,6 +11,7 @@ import pytest
 import torch
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import SparseVector, Vectors
+from pyspark.mllib.util import MLUtils
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType
 
@@ -76,8 +77,11 @@ def test_side_by_id_and_by_equal_vectors(spark):
     dense = [(index + 100, Vectors.dense(vector.toArray())) for index, vector in sparse]
     frame = spark.createDataFrame([*sparse, *dense], ["id", "vector"]).withColumn("label", F.col("id") % 1)
     derived = TorchClassifier(inputCols=["vector"], validationFraction=0.5).derived_columns()
-    sides = [row[-1] for row in derived.with_validation(frame).frame.orderBy("id").collect()]
-    assert sides[:100] == sides[100:]
+    of_each = []
+    for made in (frame, MLUtils.convertVectorColumnsFromML(frame, "vector")):
+        of_each.append([row[-1] for row in derived.with_validation(made).frame.orderBy("id").collect()])
+    sides, old = of_each
+    assert sides[:100] == sides[100:] == old[:100] == old[100:]
     assert 30 < sum(sides[:100]) < 70
     derived = TorchClassifier(inputCols=["vector"], validationFraction=0.5, idCol="id").derived_columns()
     number, long = (derived.with_validation(frame.withColumn("id", F.col("id").cast(kind))) for kind in ("int", "long"))

@@ -21,7 +21,7 @@ from sparkdl.io.serialization import pack_state
 from sparkdl.io.weights import pack
 from sparkdl.ml.inference.loading import load_predictor
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.local_folder import write_folder
+from sparkdl.ml.tracking.mlflow_model import write_folder
 from sparkdl.training.rng import random_state
 from tests.ml import nets
 from tests.ml.persistence.test_reader_writer import edited

@@ -176,6 +176,7 @@ CALL = {"partial": f"{HERE}:by_row", "args": [], "kwargs": {}}
         ("metrics", {"list": [{"dict": {"a": CALL}}]}, "by_row"),
         ("augment", {"make": f"{HERE}:Doubling", "kwargs": {}}, TRUST),
         ("callbacks", {"make": "sparkdl.spark.diagnosis.probes:ChannelProbe", "kwargs": {}}, TRUST),
+        ("strategy", {"make": "sparkdl.rounds.local_state:LocalState", "kwargs": {}}, TRUST),
         ("model", {"name": "tests.ml.persistence.not_imported:Net"}, TRUST + r"'tests.ml.persistence.not_imported'"),
         ("model", {"name": f"{HERE}:HERE"}, "expected a function"),
         ("model", {"name": f"{HERE}:Net.Gone"}, "cannot be imported here: .*no attribute 'Gone'"),
@@ -197,6 +198,7 @@ def test_names_that_need_no_trust():
         *(("model", path) for path in ("torch.nn.modules.linear:Linear", "tests.ml.nets:Line", f"{HERE}:Net.Inner")),
         *(("optimizer", "torch.optim.sgd:SGD"), ("loss", "torch.nn.functional:cross_entropy")),
         *(("metrics", "torchmetrics.aggregation:MeanMetric"), ("strategy", AllReduce.__module__ + ":AllReduce")),
+        *(("strategy", f"sparkdl.rounds.{path}") for path in ("algorithms.admm:ConsensusADMM", "prox:L1")),
     ):
         assert callable(allowed_types(name).resolve({"name": path}))
 

@@ -44,6 +44,14 @@ def flat(state) -> np.ndarray:
     return torch.cat([state["weights"][name].flatten() for name in ("weight", "bias")]).numpy()
 
 
+def test_one_shard_is_proximal_point_algorithm():
+    """z' = argmin f(x) + rho/2 ||x - z||^2: one shard without penalty, over-relaxation and momentum keeps u at 0."""
+    algorithm = ConsensusADMM(rho=0.7, solver=ConjugateGradient(), adapt_rounds=0, accelerate=False)
+    (a, b), (_, *consensus) = matrices(), map(flat, states(algorithm, shards_of(90), 6))
+    for z, after in itertools.pairwise(consensus):
+        assert np.allclose(after, np.linalg.solve(a + 0.7 * np.eye(5), b + 0.7 * z), atol=1e-10)
+
+
 def test_shards_draw_different_random_numbers(monkeypatch):
     keys = []
     monkeypatch.setattr(NewtonCG, "solve", lambda solver, problem: keys.append(problem.key))

@@ -15,8 +15,7 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
-from sparkdl.rounds.clients import Clients
+from sparkdl.rounds.algorithms.fedavg import Clients, FederatedAveraging
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective import Objective
 

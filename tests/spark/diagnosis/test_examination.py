@@ -6,11 +6,13 @@ import socket
 import sys
 from functools import partial
 
+import pytest
+
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.spark.diagnosis import examination
-from sparkdl.spark.diagnosis.examination import examine, outcome, version_of
-from sparkdl.spark.diagnosis.executor_checks import (
+from sparkdl.spark.diagnosis.check import Check, judged, listed
+from sparkdl.spark.diagnosis.checks import (
     channel_check,
     disk_check,
     executors_check,
@@ -19,6 +21,8 @@ from sparkdl.spark.diagnosis.executor_checks import (
     run_directory_check,
     versions_check,
 )
+from sparkdl.spark.diagnosis.examination import examine, outcome, version_of
+from sparkdl.spark.diagnosis.job import cause, collect_each
 from sparkdl.spark.diagnosis.probes import ChannelProbe, disks
 from sparkdl.telemetry.channel import Channel
 
@@ -132,3 +136,62 @@ def test_channel_of_driver():
     check = channel_check([report(channel=(probe(), ""))], channel.endpoint, "")
     assert check.text.startswith(f"one cannot connect to the driver, 127.0.0.1 port {port}: [Errno")
     assert channel_check([], None, "no such address.").status == "FAIL"
+
+
+def test_line_has_status_name_and_text():
+    assert Check("disk", "ok", "2 GB\n free").line == "ok    disk                2 GB free"
+    assert Check("dynamic allocation", "FAIL", "on").line == "FAIL  dynamic allocation  on"
+
+
+def test_check_fails_with_findings_and_remedy():
+    assert judged("disk", [], "Free space.", otherwise="2 GB free") == Check("disk", "ok", "2 GB free")
+    assert judged("disk", ["a", "b"], "Free space.", otherwise="") == Check("disk", "FAIL", "a; b. Free space.")
+
+
+def test_long_list_of_findings_is_counted():
+    assert listed("abcd") == "a; b; c; d"
+    assert listed("abcdef") == "a; b; c; d; 2 more"
+
+
+LOST = "Job aborted due to stage failure: Lost task 0.1 in stage 0.0 (TID 3) (10.77.0.3 executor 1): "
+STACK = "\n\tat org.apache.spark.api.python.PythonRunner.compute(PythonRunner.scala:1)\n"
+
+
+MISMATCH = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11, PySpark"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            MISMATCH,
+            "Python 3.10, on the driver 3.11. Set spark.pyspark.python to a Python 3.11 with sparkdl on every host.",
+        ),
+        (
+            "No module named 'sparkdl'",
+            "the executors' Python has no module sparkdl. Install sparkdl in their Python env",
+        ),
+        ("No module named 'sparkdl'", "or submit without spark.python.daemon.module=sparkdl.spark.python_daemon."),
+        ("Traceback (most recent call last):\n  File x\n    y()\nOSError: no disk\n", "10.77.0.3: OSError: no disk"),
+        ("java.io.IOException: Cannot run program", "10.77.0.3: IOException: Cannot run program"),
+    ],
+)
+def test_cause_of_a_failed_job(message, expected):
+    text = cause(RuntimeError(LOST + message + STACK), "sparkdl.spark.python_daemon")
+    assert text.startswith("10.77.0.3: ")
+    assert expected in text
+    assert "PythonRunner" not in text
+
+
+def test_job_that_hangs_is_cancelled(spark):
+    def hang(rows):
+        import time
+
+        time.sleep(1000)
+        return rows
+
+    rows = spark.sparkContext.parallelize([1], 1).mapPartitions(hang)
+    quick = spark.sparkContext.parallelize([1], 1)
+    for limit in (0.5, 0.0):  # a limit of 0 s expires before the job begins
+        assert collect_each(spark, [rows] * 2, limit, "a nap") == ([], [f"a nap did not end within {limit:g} s"] * 2)
+    assert collect_each(spark, [quick, quick], 60, "a job") == ([1, 1], [])

@@ -18,9 +18,10 @@ from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
 from sparkdl.spark import cluster as spark_cluster
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.spark.diagnosis.settings_checks import dynamic_allocation_check, encryption_check
+from sparkdl.spark.diagnosis.checks import dynamic_allocation_check, encryption_check
 from sparkdl.spark.slots import capacity as resources
 from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
+from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.sessions import session
@@ -246,3 +247,19 @@ def test_unknown_network_raises(spark, configured):
     configured(sparkdl__network="nowhere7")
     with pytest.raises(InvalidInput, match="'nowhere7' is neither an interface nor an address of this host"):
         SparkCluster(spark, 2).gang(work.total)
+
+
+def test_requests_without_effect_make_no_profile(spark):
+    assert TaskResources.of_training(spark, "cuda", cpus=1, gpus=None).profile(spark) is None
+    assert find_slots(spark, TaskResources(cpus=1)) == find_slots(spark)
+    with pytest.raises(InvalidInput, match=r"taskGpus is 1.5; expected a whole number, or a fraction below 1"):
+        TaskResources(gpus=1.5)
+    with pytest.raises(ClusterUnavailable, match=r"the configuration allows 0: .*taskCpus = 2"):
+        SparkCluster(spark, 1, task_cpus=2).gang(work.who)
+    assert SparkCluster(spark, 1, task_cpus=2).capacity() == Capacity(0, 0)
+
+
+def test_local_mode_has_no_profiles(spark, monkeypatch):
+    monkeypatch.setattr(spark.sparkContext, "master", "local[4]")
+    with pytest.raises(InvalidInput, match=r"the master is 'local\[4\]', which has no resource profiles"):
+        TaskResources.of_training(spark, "cpu", cpus=2, gpus=None)

@@ -65,7 +65,8 @@ def test_damaged_or_missing_run_raises(tmp_path, name, text, message):
         RunData.read(str(tmp_path / "run" / name))
 
 
-ODD = [None, True, -1, 2**70, math.nan, math.inf, 1e308, -1e308, "text", "x" * 10_000, "\ud800", [], [["a"]], {}]
+MARK = [["feed", 0.0, 1.0]]  # a mark of three items
+ODD = [None, True, -1, 2**70, math.nan, math.inf, 1e308, -1e308, "text", "x" * 10_000, "\ud800", [], [["a"]], {}, MARK]
 RUN = (*gang().events, epoch(1, 5, 0.5), event("restored", 6, history=HISTORY))
 LINES = [json.loads(event.to_json()) for event in RUN]
 
@@ -96,7 +97,7 @@ def test_report_of_any_event_file(tmp_path, capsys):
         assert [dominant(data), rates(data), page_tables([data]), trace(data.events)]
         if seed % FULL == 0:
             assert report([directory]) == 0
-            assert (f"{data.odd} lines of its event files" in capsys.readouterr().err) == (data.odd > 0)
+            assert (f"left out: {data.odd}\n" in capsys.readouterr().err) == (data.odd > 0)
             assert (">events left out<" in (tmp_path / "report.html").read_text()) == (data.odd > 0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,10 +13,11 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import read_state
 from sparkdl.training.layouts import replica_check
 from sparkdl.training.layouts.replica_check import hash_of
+from sparkdl.training.strategies import equalise
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
-from sparkdl.training.strategies.local_sgd import LocalSGD
+from sparkdl.training.strategies.local_sgd import LocalSGD, LocalSGDSync
 from tests.contracts.strategy_contract import Case, numbers
 from tests.training.test_callbacks import fit, training
 
@@ -162,7 +163,7 @@ def test_interval_finds_a_flipped_bit(pair):
         with pytest.raises(InvalidInput, match=r"differ: rank 1 in 'head\.weight';") as caught:
             fit(pair, training(Acts("on_step", flip, rank=1, step=2), batch_size=9, replica_check_interval=interval))
         assert caught.value.step == (found if interval else 6)
-    with pytest.warns(UserWarning, match=r"replica_check_interval=3 is ignored: the workers of LocalSGD"):
+    with pytest.warns(UserWarning, match=r"replicaCheckInterval=3 is ignored: the workers of LocalSGD"):
         training(strategy=LocalSGD(2), replica_check_interval=3)
     with pytest.raises(InvalidInput, match="replica_check_interval is 0; expected a whole number of at least 1"):
         training(replica_check_interval=0)
@@ -172,13 +173,26 @@ def mixed(run):
     replica_check._processor = lambda device: f"processor {run.rank}"
 
 
-@pytest.mark.parametrize("strategy", [AllReduce(), LocalSGD(2), ElasticAveraging(2)])
+class FromWeights(LocalSGDSync):
+    def start_epoch(self):
+        assert all(map(torch.equal, self._start, self._replica.parameters))
+
+
+@dataclass(frozen=True)
+class BlocksFromWeights(LocalSGD):
+    def attach(self, replica, group):
+        equalise(replica, group)
+        return FromWeights(self, replica, group)
+
+
+@pytest.mark.parametrize("strategy", [AllReduce(), BlocksFromWeights(2), ElasticAveraging(2)])
 def test_replicas_on_mixed_processors_take_the_weights_of_rank_0(pair, strategy):
     expected, events = fit(pair, training(strategy=strategy))[0].weights, []
     with LocalCluster(2) as cluster:
         for size in (1e-9, 1e-3):
             noise = Acts("on_epoch" if strategy != AllReduce() else "on_step", noisy(size), rank=1)
-            run = training(Acts("on_start", mixed), noise, strategy=strategy), numbers(), Case().columns()
+            callbacks = [Acts("on_start", mixed), Acts("on_start", noisy(size), rank=1), noise]
+            run = training(*callbacks, strategy=strategy), numbers(), Case().columns()
             if size > replica_check.TOLERANCE:
                 with pytest.raises(InvalidInput, match=r"rank 1 in 'head\.weight';"):
                     cluster.gang(*run)

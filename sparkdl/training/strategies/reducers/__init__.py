@@ -6,6 +6,7 @@ the state and sums buckets. Each reducer is one self-contained file.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -51,6 +52,7 @@ class Reduction(Protocol):
 class Reducer(Protocol):
     """How buckets are summed: a frozen dataclass."""
 
+    @abstractmethod
     def open(self, buckets: Sequence[Bucket], group: Group) -> Reduction:
         """Open the reducer for these buckets."""
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.fields import CheckedFields
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
+from sparkdl.training.strategies.reducers import PendingReduce
+from sparkdl.training.strategies.reducers.exact import ExactReduction
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange
 from sparkdl.training.strategies.reducers.residuals import check_real
 from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce, at_once
@@ -49,11 +50,11 @@ class Cast(CheckedFields):
         return [at_once(all_reduce(size, hosts) for size in sizes)]
 
 
-class CastReduction:
+class CastReduction(ExactReduction):
     """The backend's all-reduce of rounded gradients; it has no state."""
 
     def __init__(self, reducer: Cast, buckets: Sequence[Bucket], group: Group) -> None:
-        self._group, self.bytes_per_step = group, sent_bytes(reducer, buckets, group.size)
+        super().__init__(reducer, buckets, group)
         dtype = DTYPES[reducer.dtype]
         gradients = {bucket.index: bucket.buffer[: -len(bucket.used)] for bucket in buckets}
         self._casts = {index: (full, torch.empty_like(full, dtype=dtype)) for index, full in gradients.items()}
@@ -66,10 +67,3 @@ class CastReduction:
         half.copy_(full)
         exchanges = [self._group.sum_(tensor, wait=False) for tensor in (half, bucket.used)]
         return OneExchange(exchanges, partial(full.copy_, half))
-
-    def state_dict(self) -> dict[str, Any]:
-        """An empty state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Ignore the empty state."""

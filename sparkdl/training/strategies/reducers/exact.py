@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
+from sparkdl.training.strategies.reducers import PendingReduce, Reducer, sent_bytes
 from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce
 
 
@@ -41,7 +41,7 @@ class ExactReduction:
     raises one step later, when the bucket starts again; the epoch's end waits for all.
     """
 
-    def __init__(self, reducer: Exact, buckets: Sequence[Bucket], group: Group) -> None:
+    def __init__(self, reducer: Reducer, buckets: Sequence[Bucket], group: Group) -> None:
         self._group, self.bytes_per_step = group, sent_bytes(reducer, buckets, group.size)
         self._last: dict[int, Any] = {}  # by bucket, under NCCL: the sum of the step before
 
