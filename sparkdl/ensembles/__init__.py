@@ -6,5 +6,7 @@
     BestOf      cross-validation chooses one of several candidates                    best_of.py
 
 Each ensemble lists its members as ``Member`` objects, an estimator and its rows. ``fit_members`` trains PyTorch bases
-with one worker in Spark tasks, and all others on the driver. With a ``runDir``, finished members are stored.
+with one worker in Spark tasks, all members in one job, and other bases on the driver, ``parallelism`` at a time. With a
+``runDir``, finished members are stored and never trained again. A member's rows depend on its seed and the row ids
+alone, never on partitions or task order, so training it again gives bit-identical weights.
 """
