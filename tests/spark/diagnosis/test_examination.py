@@ -155,8 +155,6 @@ def test_long_list_of_findings_is_counted():
 
 LOST = "Job aborted due to stage failure: Lost task 0.1 in stage 0.0 (TID 3) (10.77.0.3 executor 1): "
 STACK = "\n\tat org.apache.spark.api.python.PythonRunner.compute(PythonRunner.scala:1)\n"
-
-
 MISMATCH = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11, PySpark"
 
 
