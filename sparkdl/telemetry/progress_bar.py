@@ -7,19 +7,11 @@ from collections.abc import Mapping
 from threading import RLock
 from typing import Any, TextIO
 
-from tqdm.auto import tqdm
-
 from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.log_forwarding import Bar
 
 # Fields of a history row that are no metrics.
 _ASIDE = frozenset(("epoch", "step", "samples", "loss", "seconds", "rows_per_second"))
-
-
-class Bar(tqdm):  # type: ignore[type-arg]
-    """A bar with a lock of its own: after a stream's error, tqdm keeps the lock that all bars of the process share."""
-
-    _lock = RLock()  # of the lines above the bars; each bar is of a class with another lock
-    monitor_interval = 0  # its thread would wait for the lock
 
 
 class Progress:
@@ -31,6 +23,7 @@ class Progress:
 
     def __init__(self, title: str = "fit", stream: TextIO | None = None) -> None:
         self._title, self._stream = title, stream or sys.stderr
+        Bar.set_lock(RLock())
         self._bar: Any = None
         self._unit = ""  # the bar's unit: an ensemble's members have epochs of their own, which the bar does not show
         self._waiting = False
@@ -95,8 +88,7 @@ class Progress:
         if self._bar is None:
             self.close()
             self._unit = unit
-            kind: Any = type("Bar", (Bar,), {"_lock": RLock()})
-            self._bar = kind(total=total, desc=self._title, unit=unit, file=self._stream, dynamic_ncols=True)
+            self._bar = Bar(total=total, desc=self._title, unit=unit, file=self._stream, dynamic_ncols=True)
 
     def _move(self, count: int, figures: Mapping[str, str]) -> None:
         self._bar.set_postfix(figures, refresh=False)
