@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import logging
 import sys
@@ -89,8 +88,7 @@ def test_bar_whose_stream_failed_is_freed_in_any_thread() -> None:
     write.side_effect = OSError("gone")
     failed = in_background(partial(bar, progress(0, 2)), "the progress bar")
     assert isinstance(failed.exception(10), OSError)  # and its thread keeps the lock
-    del bar, failed, stream, write
-    in_background(gc.collect, "any thread").result(10)
+    in_background(bar._bar.__del__, "any thread").result(10)
 
 
 def test_wait_is_shown_until_progress() -> None:
