@@ -95,8 +95,9 @@ class Watch:
         self._lines.close()
         self._shown.close()
         self.logbook.close()
-        if error is not None and begun:
-            self._draw()
+        if error is not None:
+            if begun:
+                self._draw()
             self._end(error=message)
 
     def report(self, history: list[dict[str, Any]], values: Mapping[str, Any]) -> Report:
@@ -132,7 +133,8 @@ class Watch:
 
     def _end(self, **values: Any) -> None:
         if self._calls is not None:
-            self._calls.put(partial(self._trackers.finish, **values))
+            if self.logbook.received:
+                self._calls.put(partial(self._trackers.finish, **values))
             self._calls.close()
 
     def _draw(self) -> None:

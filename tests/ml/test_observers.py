@@ -68,3 +68,11 @@ def test_observer_neither_fails_nor_delays_a_fit(place, odd, tmp_path, monkeypat
     assert "epoch 1/1" in stream.getvalue()
     assert "[rank 0] WARNING app: a line" in stream.getvalue()
     GATE.set()
+
+
+def test_fit_that_does_not_begin_leaves_no_thread_and_ends_no_tracker():
+    before, ended = {*threading.enumerate()}, []
+    trackers = [SimpleNamespace(on_end=ended.append)]
+    with pytest.raises(KeyError), fit_monitor.Watch(Run(), TorchClassifier(), trackers=trackers):
+        raise KeyError
+    assert ({*threading.enumerate()} - before, ended) == (set(), [])

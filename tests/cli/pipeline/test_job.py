@@ -54,9 +54,6 @@ class Waits:
 """
 
 
-# ---- dates and the gate -----------------------------------------------------------------------------------------
-
-
 def test_date_runs_once_and_next_date_starts_from_its_weights_and_waits_for_rows_to_score(small, spark):
     options = ("--split.date", "null", "--warm_start", "true")  # by a hash, so that both dates compare the same rows
     code, printed = small.run(*options)
@@ -93,9 +90,6 @@ def test_date_runs_once_and_next_date_starts_from_its_weights_and_waits_for_rows
     )
     assert in_use == pytest.approx(value, abs=1e-3)  # Spark bins scores by a sample
     assert isinstance(scoring.load(spark, str(small.root)), PipelineModel)
-
-
-# ---- bad rows and arguments -------------------------------------------------------------------------------------
 
 
 def test_corrected_rows_are_read_again_and_redo_trains_again(small, store):
