@@ -75,9 +75,12 @@ def test_members_of_any_library_are_saved_in_a_pipeline(data, tmp_path):
     part.write_bytes(harmless)
     with pytest.raises(InvalidInput, match=r"names forged\.models\.Model, .*modules=\['tests'.*, 'forged\.models'\]"):
         EnsembleModel.load(ensemble)
-    forge(ensemble / "members/00001", '"stageUids":["', '"stageUids":["x/../../')
-    with pytest.raises(InvalidInput, match=r"00001/metadata names stages outside its folder"):
-        EnsembleModel.load(ensemble)
+    names = '"stageUids":["'
+    for forged in ('"stageUids":["x/../../', f'"estimatorParamMaps":[[{{"isJson":false,"value":".."}}]],{names}'):
+        forge(ensemble / "members/00001", names, forged)
+        with pytest.raises(InvalidInput, match=r"00001/metadata names stages outside its folder"):
+            EnsembleModel.load(ensemble)
+        names = forged
 
 
 def absolute(output, target):
@@ -147,7 +150,7 @@ def test_member_without_a_writer_raises(spark, tmp_path):
 def forge(folder, old, new):
     """Replace a text in the metadata, and delete its checksum."""
     (part,) = folder.glob("metadata/part-*")
-    part.with_name(f".{part.name}.crc").unlink()
+    part.with_name(f".{part.name}.crc").unlink(missing_ok=True)
     part.write_text(part.read_text().replace(old, new))
 
 

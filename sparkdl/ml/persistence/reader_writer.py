@@ -92,7 +92,7 @@ class Saveable(Params, MLReadable[Any], MLWritable):
             path: a path or URI.
             trust: also load pickled parts, which runs the code inside them, and import any name.
             modules: names of your modules, such as ``["my_nets"]``, whose functions and classes are called with the
-                saved arguments; a factory that is a class of an imported module of your program needs none.
+                saved arguments. A factory that is a class needs no name if your program has imported its module.
 
         Raises:
             InvalidInput: the path holds no instance of this class, or one that is damaged, has another format, names a
@@ -162,7 +162,10 @@ def _check_stages(path: str, session: SparkSession, trust: Trust) -> None:
         for row in session.read.text(escaped(f"{path}/{name}")).collect():
             metadata = json.loads(row.value)
             _class(metadata["class"], trust)
-            if any("/" in uid for uid in metadata["paramMap"].get("stageUids", [])):
+            params = metadata["paramMap"]  # the values of param maps that are no JSON have folders
+            values = [value for one in params.get("estimatorParamMaps", []) for value in one]
+            inner = [value["value"] for value in values if value.get("isJson", True) not in (True, "true")]
+            if not all(re.fullmatch(r"[^/\\]*\w[^/\\]*", one) for one in [*params.get("stageUids", []), *inner]):
                 raise InvalidInput(f"{path}/{name} names stages outside its folder.")
 
 
