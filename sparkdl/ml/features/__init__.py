@@ -8,8 +8,7 @@ Each stage is a frozen dataclass in float64, whose result equals Spark's. The ro
 | file | stages |
 |---|---|
 | conversion | none: it converts the columns of a request to Spark's types |
-| assembling | VectorAssembler |
-| hashing | FeatureHasher |
+| assembling | VectorAssembler, FeatureHasher |
 | labels | StringIndexerModel, IndexToString, OneHotEncoderModel |
 | numbers | ImputerModel, Bucketizer, Binarizer |
 | scaling | StandardScalerModel, MinMaxScalerModel, MaxAbsScalerModel, RobustScalerModel, Normalizer |

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.features.column import Column, shown
-from sparkdl.ml.features.java_text import texts
+from sparkdl.ml.features.column import Column, shown, texts
 from sparkdl.ml.features.saved_stage import SavedStage
 from sparkdl.ml.features.stage import FeatureStage, Kind
 
@@ -41,10 +40,7 @@ class StringIndexerModel(FeatureStage):
         found = np.array([labels.get(text, unknown) for text in written], dtype=np.float64)
         indices[present] = found[codes]
         if np.isnan(indices).any():
-            wrong = [
-                *(["null"] if column.null.any() else []),
-                *([shown(distinct[np.isnan(found)])] if present.any() else []),
-            ]
+            wrong = ["null" if column.null.any() else "", shown(distinct[np.isnan(found)])]
             raise InvalidInput(
                 f"{self}: the column {name!r} has {' and '.join(filter(None, wrong))}, which training did not see; "
                 f"expected one of its {len(labels)} labels. Leave these rows out, or {_KEEP}."

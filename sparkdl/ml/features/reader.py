@@ -8,9 +8,8 @@ from typing import Any
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.redaction import public
-from sparkdl.ml.features.assembling import VectorAssembler
+from sparkdl.ml.features.assembling import FeatureHasher, VectorAssembler
 from sparkdl.ml.features.column import Column
-from sparkdl.ml.features.hashing import FeatureHasher
 from sparkdl.ml.features.labels import IndexToString, OneHotEncoderModel, StringIndexerModel
 from sparkdl.ml.features.numbers import Binarizer, Bucketizer, ImputerModel
 from sparkdl.ml.features.saved_stage import SavedStage
@@ -82,7 +81,11 @@ class FeaturePipeline:
 
 
 def read_pipeline(uri: str, others: Readers) -> FeaturePipeline:
-    """Read a saved PipelineModel, with ``others`` for further stages; raises ``InvalidInput`` if one cannot be read."""
+    """Read the PipelineModel in a folder, on any filesystem of pyarrow; ``others`` has readers of further stages.
+
+    Raises:
+        InvalidInput: the folder holds no pipeline, or a stage that cannot be read.
+    """
     saved = SavedStage.open(uri)
     if saved.class_name not in PIPELINES:
         raise InvalidInput(f"{public(uri)} holds a {saved.class_name}; expected a saved PipelineModel.")

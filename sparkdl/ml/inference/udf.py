@@ -1,14 +1,18 @@
-"""A scorer as a Spark UDF, the columns that it adds to a DataFrame, and predictions of data of this process."""
+"""A scorer as a Spark UDF or a stage with GPUs, the columns that it adds, and predictions of data of this process."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.linalg import VectorUDT
+from pyspark.resource import ResourceProfile
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
@@ -18,9 +22,9 @@ from sparkdl.data.columns import is_list
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.features.conversion import read_array
 from sparkdl.ml.inference.broadcast import BroadcastScorer, ModelBroadcast
-from sparkdl.ml.inference.gpu_stage import gpu_profile, with_scores
 from sparkdl.ml.inference.scorer import Scorer
 from sparkdl.spark.columns import col, transport_cast
+from sparkdl.spark.slots.task_resources import TaskResources
 
 _SCORED = "sparkdl outputs"
 _VECTORS = ("raw", "probability")
@@ -60,6 +64,59 @@ def with_outputs(
     size = {} if classes is None else {"metadata": {"ml_attr": {"num_attrs": classes}}}
     outputs = [columns[name].alias(names[name], **(size if name in vectors else {})) for name in fields if names[name]]
     return scored.select("*", *outputs).drop(_SCORED)
+
+
+def gpu_profile(spark: SparkSession, device: str) -> ResourceProfile | None:
+    """The profile of one GPU a task, if executors have GPUs that tasks do not request; else, and over Connect, None."""
+    try:
+        spark.sparkContext  # noqa: B018 - raises over Spark Connect
+    except (AttributeError, PySparkException):
+        return None
+    return TaskResources.of_scoring(spark, device).profile(spark)
+
+
+def with_scores(
+    dataset: DataFrame,
+    inputs: Sequence[Column],
+    shipped: BroadcastScorer,
+    scores: tuple[str, DataType],
+    profile: ResourceProfile | None,
+) -> DataFrame:
+    """Add a column of a scorer's outputs; the stage that computes it, from shuffle to shuffle, gets the profile.
+
+    Earlier stages keep all slots, and a UDF would run with the resources of its query's stage. Whole rows travel
+    through Python, also the columns that the model does not read. ``inputs`` are the scorer's, as expressions of the
+    dataset's columns. ``scores`` has the column's name and type; a single output is no struct. Without a profile, the
+    stage keeps the application's.
+    """
+    names, kind = dataset.columns, scores[1]
+    rows = dataset.select("*", *inputs)
+    rows = rows.toDF(*map(str, range(len(rows.columns))))  # a dataset may have two columns of a name
+    schema = StructType([*rows.schema.fields[: len(names)], StructField(str(len(names)), kind)])
+    scorer = RowScorer(shipped, len(inputs), isinstance(kind, StructType))
+    return rows.mapInArrow(scorer, schema, profile=profile).toDF(*names, scores[0])
+
+
+@dataclass(frozen=True)
+class RowScorer:
+    """Scores batches of rows, whose last ``inputs`` columns are the scorer's; the outputs replace these."""
+
+    shipped: BroadcastScorer
+    inputs: int
+    struct: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield a batch of the other columns and the outputs for each batch."""
+        others: deque[list[pa.Array]] = deque()  # a GPU's scorer reads batches ahead, in a thread
+
+        def arrays() -> Iterator[tuple[pa.Array, ...]]:
+            for batch in batches:
+                others.append(batch.columns[: -self.inputs])
+                yield tuple(batch.columns[-self.inputs :])
+
+        for scored in self.shipped.scores(arrays()):
+            columns = [*others.popleft(), scored if self.struct else scored.field(0)]
+            yield pa.RecordBatch.from_arrays(columns, [*map(str, range(len(columns)))])
 
 
 def make_udf(shipped: BroadcastScorer) -> Any:

@@ -29,8 +29,7 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.ml.report import Report
 from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, connect, experiment_id, make_experiment
 from sparkdl.ml.tracking.mlflow_model import log_model, register, served_torch_model
-from sparkdl.ml.tracking.rows import read_row
-from sparkdl.ml.tracking.tracker import TrackerContext
+from sparkdl.ml.tracking.tracker import TrackerContext, read_row
 
 _PARENT = "mlflow.parentRunId"
 _EVERY = 5.0  # seconds between batches of step metrics

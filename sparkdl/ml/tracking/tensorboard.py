@@ -24,8 +24,7 @@ from sparkdl.io import files
 from sparkdl.io.fields import CheckedFields
 from sparkdl.io.optional_imports import required
 from sparkdl.ml.tracking.event_files import EXTRA, MODULE, Curves, Mirror
-from sparkdl.ml.tracking.rows import is_number, read_row
-from sparkdl.ml.tracking.tracker import TrackerContext
+from sparkdl.ml.tracking.tracker import TrackerContext, is_number, read_row
 
 _STEPS = "steps"
 _RUN = frozenset({"seconds", "rows_per_second", "step", "samples"})

@@ -15,11 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.features.assembling import VectorAssembler
-from sparkdl.ml.features.column import Column
+from sparkdl.ml.features.assembling import FeatureHasher, VectorAssembler
+from sparkdl.ml.features.column import Column, texts
 from sparkdl.ml.features.conversion import arrow_type, cast_exactly, read_array
-from sparkdl.ml.features.hashing import FeatureHasher
-from sparkdl.ml.features.java_text import texts
 from sparkdl.ml.features.labels import IndexToString, OneHotEncoderModel, StringIndexerModel
 from sparkdl.ml.features.numbers import Bucketizer
 from sparkdl.ml.features.reader import read_pipeline

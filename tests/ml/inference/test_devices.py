@@ -17,10 +17,10 @@ from torch import nn
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.inference import broadcast
-from sparkdl.ml.inference.gpu_stage import with_scores
 from sparkdl.ml.inference.model_cache import CachedModel
 from sparkdl.ml.inference.outputs import Outputs
 from sparkdl.ml.inference.scorer import Scorer, score
+from sparkdl.ml.inference.udf import with_scores
 from tests.fake_gpu import GPU, MAIN, install
 from tests.ml import nets
 from tests.ml.inference.test_inference import X, features, made, plan

@@ -15,7 +15,7 @@ from torch import nn
 from sparkdl import TorchClassifier, TorchModel
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io.weights import pack
-from sparkdl.ml.features import hashing
+from sparkdl.ml.features import assembling
 from sparkdl.ml.features.column import Column
 from sparkdl.ml.inference.loading import load_predictor
 from sparkdl.ml.tracking import registration as registration_module
@@ -69,7 +69,7 @@ def test_signature_of_a_verified_pipeline(saved):
 def test_other_predictions_than_spark_s_are_not_registered(saved, monkeypatch):
     path, rows = saved
     with monkeypatch.context() as patch:
-        patch.setattr(hashing, "bucket", lambda text, buckets: len(text) % buckets)
+        patch.setattr(assembling, "bucket", lambda text, buckets: len(text) % buckets)
         with pytest.raises(
             SparkdlError, match=r"without Spark, '\w+' from \w+ of row \d is .*, and with Spark .*; nothing is reg"
         ):
