@@ -283,11 +283,5 @@ def _check_member(index: int, model: Any, rule: Rule) -> None:
 
 
 def _needs(scorer: Scorer) -> tuple[Any, ...]:
-    return (
-        scorer.outputs.kind,
-        scorer.precision,
-        scorer.columns,
-        scorer.collate,
-        scorer.outputs.scalar,
-        scorer.outputs.probabilities,
-    )
+    outputs = scorer.outputs
+    return outputs.kind, scorer.precision, scorer.columns, scorer.collate, outputs.scalar, outputs.probabilities

@@ -109,10 +109,8 @@ def test_votes_are_equal_both_ways(spark, rule, factory, thresholds):
     [("soft", linear, [0.2, 0.5, 0.9]), ("soft", one_score, None), ("hard", linear, None), ("mean", one_score, None)],
 )
 def test_each_row_has_its_own_voters(spark, rule, factory, thresholds):
-    models, classes = (
-        members(factory, "regressor" if rule == "mean" else "classifier"),
-        2 if factory is one_score else 3,
-    )
+    models = members(factory, "regressor" if rule == "mean" else "classifier")
+    classes = 2 if factory is one_score else 3
     weights = np.array(WEIGHTS)[:, None] * (np.arange(50) % 4 != np.arange(3)[:, None])
     each = scores(models)[..., 0] if rule == "mean" else probabilities(models)
     if rule == "mean":

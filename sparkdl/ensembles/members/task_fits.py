@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame
 from sparkdl.cluster.tasks import TaskResult, TaskRunner
 from sparkdl.data.columns import InputColumn
 from sparkdl.data.transforms import Transforms
-from sparkdl.ensembles.base_learner import task_settings
 from sparkdl.ensembles.members.member import Member, Models, Plan, with_others
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_work import MemberWork
@@ -62,19 +61,16 @@ def fit_partitions(make: Callable[[int], Member], rows: DataFrame, plan: Plan) -
 @contextmanager
 def _packed(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Iterator[tuple[TaskRunner, ClassWeights | None]]:
     base, watch = members[0].estimator, plan.watch
-    device, cpus, gpus = task_settings(base)
     read: ReadRows = base.derived_columns().read(rows)
     columns = replace(read.columns, row_id=InputColumn(ROW_ID, "int64"))
     cluster = SparkCluster(
         rows.sparkSession,
         1,
-        device=device,
-        task_cpus=cpus,
-        task_gpus=gpus,
         allow_unencrypted=all(member.estimator.getAllowUnencrypted() for member in members),
         event_directory=None if watch is None else watch.logbook.folder,
         logs=base.getLogLevel(),
         title="sparkdl" if watch is None else watch.title,
+        **base.settings("device", "taskCpus", "taskGpus"),
     )
     listener = None if watch is None or not base.getTelemetry() else watch.logbook
     with cluster.map_reduce(read.frame, columns, shuffle=False, listener=listener) as jobs:
