@@ -12,6 +12,10 @@ see ``sparkdl.ensembles.resampling.subspace``.
 
 With ``partitioned=True``, each partition trains one member on its own rows, and only models leave it. N. Chawla,
 L. Hall, K. Bowyer and W. Kegelmeyer, Learning ensembles from bites, JMLR 5, 2004.
+
+With ``oobScore=True``, ``fit`` also predicts each training row by the members that did not draw it; see
+``sparkdl.ensembles.out_of_bag``. A random forest draws features at every split, not once per tree: use the forest of
+pyspark.ml for that.
 """
 
 from __future__ import annotations

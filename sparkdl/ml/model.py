@@ -58,7 +58,7 @@ class TorchModel(OutputParams, Saveable, Model):
             as ``nn.BCELoss`` needs it.
         signature: the shape of a row and the dtype's name of each input, such as ``([28, 28], "float32")``; an export
             needs it. None if unknown.
-        ignored: the label that the loss ignores, its ``ignore_index``, and so does ``evaluate``; None for none.
+        ignored: the label that the loss, by its ``ignore_index``, and ``evaluate`` ignore; None if they use all labels.
 
     Attributes:
         history: list of dicts, a row per epoch: ``epoch, step, samples, loss``, ``valid_*``, ``seconds``,

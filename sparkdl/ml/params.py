@@ -355,8 +355,8 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         Scope.GANG | Scope.TASK | Scope.MEMBERS,
     )
     replicaCheckInterval: Param[int | None] = param(
-        "steps between two checks that all replicas are equal, as after each step of AllReduce; None checks after each "
-        "epoch alone, as with every strategy",
+        "steps between two checks that all replicas are equal; None checks after each epoch alone. Strategies whose "
+        "replicas are equal only at an epoch's end ignore it",
         to_count,
         None,
         _RESTARTS,

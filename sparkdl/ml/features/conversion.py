@@ -20,7 +20,7 @@ _NAMES |= {"char": "string", "varchar": "string"}
 def read_array(values: Any, name: str, *, nan_is_null: bool) -> pa.Array:
     """A column of pandas, Arrow, numpy or Python values as an Arrow array; None, NA and NaT are nulls.
 
-    ``nan_is_null`` also makes nulls of NaN in pandas' numpy types and among Python's numbers, outside of arrays.
+    With ``nan_is_null``, NaN of pandas' numpy types and of Python's numbers is a null too; in arrays it stays NaN.
 
     Raises:
         InvalidInput: the values have no type in common.
@@ -36,7 +36,7 @@ def read_array(values: Any, name: str, *, nan_is_null: bool) -> pa.Array:
 def cast_exactly(array: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:
     """Cast an array. Floating-point types take the nearest number, as in Java; every other value stays as it is.
 
-    Raises ``InvalidInput`` if a value is of another kind, has no equal in the type, or may have changed before.
+    Raises ``InvalidInput`` if a value is of another kind, the type does not hold it, or it may be rounded already.
     """
     try:
         return _cast(array, wanted)

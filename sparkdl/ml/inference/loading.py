@@ -30,7 +30,7 @@ def load_predictor(
         device: where the model computes: ``"cpu"``, ``"cuda"`` or a certain GPU, such as ``"cuda:1"``.
         trust: also load pickled parts, which runs the code inside them, and import any name.
         modules: names of your modules, such as ``["my_nets"]``, whose functions and classes are called with the saved
-            arguments; a factory that is a class of an imported module of your program needs none.
+            arguments. A factory that is a class needs no name if your program has imported its module.
 
     Raises:
         InvalidInput: the path holds neither, a stage is not supported, or the model is damaged, has another format,

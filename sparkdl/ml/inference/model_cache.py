@@ -66,7 +66,7 @@ class CachedModel:
 
 
 class ModelCache:
-    """Models within a limit of bytes of weights, least recently used out first; a new model always fits."""
+    """Queries' models within a limit of bytes of weights, least recently used out first; a new model always fits."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit

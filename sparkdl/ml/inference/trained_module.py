@@ -98,7 +98,11 @@ class TrainedModule:
         return export(self.module(), examples(self.signature))
 
     def layer(self, name: str) -> TrainedModule:
-        """The same weights with the output of one layer; raises ``InvalidInput`` if it is no tensor ``[B, ...]``."""
+        """The same weights with the output of one layer; the names of the weights get a prefix.
+
+        Raises:
+            InvalidInput: there is no such layer, or its output is no tensor ``[B, ...]``.
+        """
         module, output = LayerModule(self.module(), name).eval(), None
         if self.signature is not None:
             example = examples(self.signature)

@@ -102,8 +102,8 @@ class Trust:
     def _untrusted(self, name: str, module: str) -> InvalidInput:
         modules = [*self.modules, module]
         return InvalidInput(
-            f"a saved value names {name}, and loading calls nothing of {module} unless you trust it. If any arguments "
-            f"are harmless there, add modules={modules}, as in load_predictor(path, modules={modules}), or set the "
+            f"a saved value names {name}, and loading calls nothing of {module} unless you trust it. If you trust it "
+            f"with any arguments, add modules={modules}, as in load_predictor(path, modules={modules}), or set the "
             f"session's {MODULES} to {','.join(modules)!r}."
         )
 

@@ -56,7 +56,11 @@ class Registration(CheckedFields):
                 raise InvalidInput(f"code_paths has {path!r}, which does not exist; expected files and folders.")
 
     def check(self, stages: Sequence[Params]) -> None:
-        """Check before training that such a pipeline can be registered; raises ``InvalidInput`` if it cannot."""
+        """Check, before training, that a pipeline of these stages can be registered.
+
+        Raises:
+            InvalidInput: MLflow is not installed or does not answer, or a stage cannot be served without Spark.
+        """
         check_stages(stages)
         client, default = connect(self.tracking_uri)
         with answering(client.tracking_uri):
