@@ -90,7 +90,7 @@ def test_integers_of_a_pipeline_without_types_are_not_registered(saved, tmp_path
     older.save(str(tmp_path / "older"))
     with (
         pytest.warns(UserWarning, match="was saved without Spark's types of 'name', 'age', 'visits', 'member', 'paid'"),
-        pytest.raises(SparkdlError, match=r"without Spark, '\w+' from pandas of row 0 is"),
+        pytest.raises(SparkdlError, match=r"without Spark, '\w+' from pandas of row \d is"),
     ):
         verify(str(tmp_path / "older"), rows)
 
