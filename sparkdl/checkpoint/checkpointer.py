@@ -94,7 +94,10 @@ class Checkpointer:
         return state
 
     def check(self, state: dict[str, Any]) -> None:
-        """Raise InvalidInput if a part of a state cannot be saved, unless nothing is; tensors' values are not read."""
+        """Raise InvalidInput if a part of a state cannot be saved; tensors' values are not read.
+
+        Without a shared directory the attempt saves no checkpoints, and nothing is checked.
+        """
         if self._saver is not None:
             pack_state(copied(state, lambda tensor: tensor.new_empty(0)))
 

@@ -27,6 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from sparkdl.data.columns import InputColumn
 from sparkdl.ensembles.declarations import BaggingParams, MembersParams
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import required
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.param_declaration import ConstructedParams
 
@@ -196,10 +197,10 @@ def _opened(hint: Any) -> Any:
 def _without_annotations(protocol: type) -> type:
     """The protocol without annotations, since jsonargparse requires identical types of arguments.
 
-    Methods with a default implementation are left out: a class need not have them.
+    Methods that a class need not have, because the protocol implements them, are left out.
     """
     methods = {}
-    for name in getattr(protocol, "__abstractmethods__", ()):
+    for name in required(protocol):
         if isinstance(method := getattr(protocol, name), FunctionType):
             bare = FunctionType(method.__code__, method.__globals__, name, method.__defaults__, method.__closure__)
             bare.__kwdefaults__ = method.__kwdefaults__

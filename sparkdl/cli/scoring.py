@@ -17,9 +17,8 @@ from pyspark.ml import Model
 from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data, check_output
+from sparkdl.ensembles import fitted
 from sparkdl.ensembles.base_learner import value_of
-from sparkdl.ensembles.fitted import evaluate as measured_by
-from sparkdl.ensembles.fitted import output_columns
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml import evaluation
@@ -72,7 +71,7 @@ def predict(
             print(f"wrote {output}")
             predictions = spark.read.parquet(output)  # so that predictions are not computed again
         if label is not None:
-            print(evaluation.measure(predictions, label, output_columns(trained)))
+            print(evaluation.measure(predictions, label, fitted.output_columns(trained)))
 
 
 def evaluate(
@@ -90,7 +89,7 @@ def evaluate(
     with SparkSession.builder.getOrCreate() as spark:
         check_output(spark, output, overwrite=overwrite)
         trained = load(spark, model)
-        metrics = measured_by(trained, data.read(spark), label)
+        metrics = fitted.evaluate(trained, data.read(spark), label)
         print(metrics)
         if output is not None:
             about = {"model": model, "label": label or value_of(trained, "labelCol")}

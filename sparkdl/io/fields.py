@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from inspect import get_annotations
+from inspect import get_annotations, isfunction
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -115,10 +115,16 @@ def _is_of(value: Any, kind: Any) -> bool:
         real = isinstance(value, number) and not isinstance(value, bool) and value == value
         return real and not sys.float_info.max < abs(value) < math.inf  # an integer that no float can hold
     if getattr(kind, "_is_protocol", False):
-        return not isinstance(value, type) and all(hasattr(value, name) for name in kind.__abstractmethods__)
+        return not isinstance(value, type) and all(hasattr(value, name) for name in required(kind))
     if kind is Any or (kind is Sequence and isinstance(value, str)):
         return kind is Any
     return isinstance(value, kind)
+
+
+def required(protocol: Any) -> Collection[str]:
+    """The members that a class must have: the abstract ones; of a protocol without abstract members, all methods."""
+    own = [name for name, member in vars(protocol).items() if isfunction(member) and member.__module__ != "typing"]
+    return protocol.__abstractmethods__ or own
 
 
 _WORDS: dict[Any, str] = {int: "whole number", float: "finite number", str: "text", Callable: "function"}

@@ -37,8 +37,10 @@ def locate(uri: StrPath) -> tuple[fs.FileSystem, str]:
     scheme = urlsplit(uri).scheme
     if not scheme:
         return fs.LocalFileSystem(), os.path.abspath(uri)
-    if not uri.lower().startswith(scheme):
-        raise InvalidInput(f"{public(uri)!r} begins with a blank; expected a path or a URI, such as s3://bucket/runs.")
+    if not uri.lower().startswith(f"{scheme}:"):  # urlsplit leaves out blanks
+        raise InvalidInput(
+            f"{public(uri)!r} has a blank before or in its scheme; expected a path or a URI, such as s3://bucket/runs."
+        )
     if scheme == "file":
         return fs.LocalFileSystem(), _file_path(uri)
     store, path, options = _PARTS.fullmatch(uri, len(scheme)).groups()  # type: ignore[union-attr]

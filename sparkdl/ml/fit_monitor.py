@@ -95,10 +95,11 @@ class Watch:
         self._lines.close()
         self._shown.close()
         self.logbook.close()
-        if error is not None:
-            if begun:
-                self._draw()
+        if error is not None and begun:
+            self._draw()
             self._end(error=message)
+        elif error is not None and self._calls is not None:
+            self._calls.close()  # trackers hear nothing of a run that has not begun
 
     def report(self, history: list[dict[str, Any]], values: Mapping[str, Any]) -> Report:
         """Make the report of a closed run from its figures, and write history and report to the run's directory."""
@@ -133,8 +134,7 @@ class Watch:
 
     def _end(self, **values: Any) -> None:
         if self._calls is not None:
-            if self.logbook.received:
-                self._calls.put(partial(self._trackers.finish, **values))
+            self._calls.put(partial(self._trackers.finish, **values))
             self._calls.close()
 
     def _draw(self) -> None:

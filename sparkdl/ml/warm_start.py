@@ -51,11 +51,12 @@ class WarmStart:
             InvalidInput: the names or shapes of the weights differ from those of the factory's modules.
         """
         start = cls(factory, pack(model.module()))
-        try:
-            with suppress(ValueError):  # a builtin has no signature
-                _ = isinstance(factory, nn.Module) or signature(factory).bind()
-        except TypeError:  # it needs arguments
-            return start
+        if not isinstance(factory, nn.Module):
+            try:
+                with suppress(ValueError):  # a builtin has no signature
+                    signature(factory).bind()
+            except TypeError:  # it needs arguments
+                return start
         return start.called_with({})
 
     def called_with(self, arguments: dict[str, Any]) -> WarmStart:

@@ -34,8 +34,7 @@ def read_events(
     Args:
         folder: a run's ``events``, a path or URI; a missing or empty folder has no events.
         most: approximate limit of step, progress and span events, of which more are merged; default: all, unchanged.
-        odd: gets a text for each line that is left out, of workers' files only if the driver has none; default: one
-            ``RuntimeWarning`` with their number.
+        odd: gets a text for each line that is left out; default: one ``RuntimeWarning`` with their number.
     """
     left_out: list[str] = [] if odd is None else odd
     events = _stream(Folder.of(str(folder)), left_out)
@@ -55,7 +54,7 @@ def _stream(folder: Folder, odd: list[str]) -> Iterator[Event]:
     for event in (event for name in driver for event in _events(folder, name, odd)):
         missing.discard(_key(event))
         yield event
-    for event in (event for name in workers for event in _events(folder, name, [] if driver else odd)):
+    for event in (event for name in workers for event in _events(folder, name, odd)):
         if not driver or not event.number or _key(event) in missing:
             missing.discard(_key(event))
             yield event
@@ -106,7 +105,11 @@ class _Series:
     count: int = 0
 
     def add(self, event: Event, every: int) -> int:
-        """Take an event, of which ``every`` become one; returns the growth of ``done``."""
+        """Merge an event with the waiting one. After ``every`` events, move the merged event to ``done``.
+
+        Returns:
+            The number of events that moved, 0 or 1.
+        """
         self.waiting = [reduce(merged, (*self.waiting, event))]
         self.count += 1
         if self.count < every:

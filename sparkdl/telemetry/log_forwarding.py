@@ -16,11 +16,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TextIO
 
-from tqdm.auto import tqdm
-
 from sparkdl.io.fields import checked, one_of
 from sparkdl.telemetry.emit import PROCESS, record
 from sparkdl.telemetry.event import Event
+from sparkdl.telemetry.progress_bar import Bar
 
 LEVELS = ("debug", "info", "warning", "error", "off")
 RATE = 20.0
@@ -127,15 +126,6 @@ class _TeeStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-class Bar(tqdm):  # type: ignore[type-arg]
-    """A bar with a lock of its own: after a stream's error, tqdm keeps the lock that all bars of the process share."""
-
-    monitor_interval = 0  # its thread would wait for the lock
-
-    def __del__(self) -> None:
-        """Leave the bar as it is: ``close`` would wait for a lock that the thread of a failed stream keeps."""
 
 
 class WorkerLogs:

@@ -7,11 +7,21 @@ from collections.abc import Mapping
 from threading import RLock
 from typing import Any, TextIO
 
+from tqdm.auto import tqdm
+
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.log_forwarding import Bar
 
 # Fields of a history row that are no metrics.
 _ASIDE = frozenset(("epoch", "step", "samples", "loss", "seconds", "rows_per_second"))
+
+
+class Bar(tqdm):  # type: ignore[type-arg]
+    """A bar with a lock of its own: after a stream's error, tqdm keeps the lock that all bars of the process share."""
+
+    monitor_interval = 0  # its thread would wait for the lock
+
+    def __del__(self) -> None:
+        """Leave the bar as it is: ``close`` would wait for a lock that the thread of a failed stream keeps."""
 
 
 class Progress:

@@ -103,7 +103,9 @@ class Objective(CheckedFields):
         return torch.float64 if self.precision == "fp64" else torch.float32
 
     def build(self, device: torch.device | str | None = None, *, warn: bool = False) -> nn.Module:
-        """A new module on ``device``, by default the objective's, in the weights' dtype; ``warn`` of another one.
+        """Make a module on ``device``, by default the objective's, and convert its weights to ``dtype``.
+
+        With ``warn``, a warning names the dtypes that the conversion replaces.
 
         Raises:
             InvalidInput: the factory returned no module, or a parameter is lazy, complex, or none can be trained.

@@ -56,8 +56,6 @@ def test_rounds_survive_killed_processes_and_full_disk(pair, quiet, tmp_path):
     assert left == ["round-000005"] * PARTS + ["round-000006"] * PARTS
 
 
-# ---- drivers ---------------------------------------------------------------------------------------------------------
-
 # Where a driver is killed, in one round each: before its checkpoint; in it; between memories and commit; after the
 # commit; after all of it; while it maps a shard.
 KILLED = ["apply", "shard", "rename", "renamed", "kept", "map"]
@@ -100,9 +98,6 @@ def test_same_command_resumes_after_driver_was_killed_in_every_round(forks, quie
     assert_undisturbed(json.loads((tmp_path / "result").read_text()), quiet, tmp_path)
     # A committed round is not run again, even if the driver was killed right after the commit.
     assert runs_of_rounds(tmp_path) == [8, 8, 8, 4, 4, 7]
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_damaged_round_runs_again_and_damaged_memory_raises(pair, quiet, tmp_path):

@@ -12,7 +12,8 @@ import re
 from dataclasses import MISSING, fields
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, get_args
+from types import SimpleNamespace
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import pytest
@@ -24,6 +25,9 @@ from sparkdl.cli.data import Data
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import checked, fits
+from sparkdl.training.layouts import Layout
+from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.traffic import Traffic
 
@@ -102,6 +106,23 @@ def test_numbers_of_numpy_become_those_of_python():
             scalar = {int: np.int32, float: np.float64, bool: np.bool_, str: np.str_}[type(value)](value)
             stored = getattr(made(kind, **{name: scalar}), name)
             assert (type(stored), stored) == (type(value), value)
+
+
+KINDS = {tuple[sparkdl.InputColumn, ...]: "a tuple whose items are each an InputColumn", bool: "True or False"}
+KINDS |= {dict[str, int] | None: "a dict whose values are each a whole number, or None"}
+
+
+class Own(Protocol):  # without abstract members
+    def place(self) -> None: ...
+
+
+def test_protocols_are_structural_and_errors_name_items():
+    own = SimpleNamespace(place=print)  # no subclass of a protocol
+    assert [fits(own, kind) for kind in (Layout, Own, Strategy)] == [True, True, False]
+    assert not fits(SimpleNamespace(), Own)
+    for kind, text in KINDS.items():
+        with pytest.raises(InvalidInput, match=f"x is 2.5; expected {text}\\.$"):
+            checked(2.5, kind, "x")
 
 
 CALLS = {

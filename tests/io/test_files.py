@@ -69,7 +69,10 @@ def test_hadoop_s3_is_s3():
     ("uri", "message"),
     [
         *[(uri, f"'{uri}' cannot be opened: ") for uri in ("dbfs:/x/y", "nonsense://host/x", "http://host/file")],
-        (" s3://bucket/a", "' s3://bucket/a' begins with a blank; expected a path or a URI"),
+        *[
+            (uri, "has a blank before or in its scheme; expected a path")
+            for uri in (" s3://key:secret@b/a", "s\t3://b/a")
+        ],
         ("s4://key:secret@bucket/a", "'s4://bucket/a' cannot be opened: "),
         ("file://tmp/run", "names the host 'tmp'; expected file:///path, with three slashes"),
         ("file://host/tmp/run", "names the host 'host'; expected file:///path, with three slashes"),

@@ -212,9 +212,6 @@ def test_fingerprint_is_of_values_and_names(spark):
     assert len({result, *map(fingerprint, changed)}) == len(changed) + 1
 
 
-# ---- exact sums of doubles of any size -------------------------------------------------------------------------------
-
-
 def test_sums_are_exact_in_any_partitions(spark):
     random = np.random.default_rng(1)
     powers = np.array([math.ldexp(2 - 2.0**-52, exponent) for exponent in range(-1074, 1023, 7)])

@@ -82,8 +82,6 @@ def test_script_finds_the_gpus_that_processes_see(tmp_path, visible, addresses):
     assert json.loads(printed) == {"name": "gpu", "addresses": addresses}
 
 
-# ---- a standalone cluster --------------------------------------------------------------------------------------------
-
 BIN = Path(sys.executable).parent
 SMALL = {
     "spark.executor.cores": 1,

@@ -36,9 +36,6 @@ def test_import_loads_nothing_heavy(modules, heavy):
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
 
 
-# ---- workers ----------------------------------------------------------------------------------------------------
-
-
 def test_events_of_workers_arrive_in_order_and_one_at_a_time(nothing_is_left, seen):
     lock, overlaps = threading.Lock(), []
 

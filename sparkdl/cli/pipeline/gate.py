@@ -36,11 +36,11 @@ class Limits(CheckedFields):
         if math.isnan(value):
             return "it is NaN"
         if self.least is not None and sign * value < sign * self.least:
-            return f"{value:.6g} {relation} {self.least:.6g}, the gate's least"
+            return f"{value:.10g} {relation} {self.least:.10g}, the gate's least"
         if in_use is None or not sign * value < sign * in_use - self.margin:
             return None
-        bound = f"{value:.6g} {relation} {in_use - sign * self.margin:.6g}"
-        return f"{bound}: the model in use has {in_use:.6g}, the margin is {self.margin:.6g}"
+        bound = f"{value:.10g} {relation} {in_use - sign * self.margin:.10g}"
+        return f"{bound}: the model in use has {in_use:.10g}, the margin is {self.margin:.10g}"
 
 
 @dataclass(frozen=True, kw_only=True)

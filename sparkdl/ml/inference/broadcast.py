@@ -84,7 +84,10 @@ class ModelBroadcast:
             return self._local
 
     def ship(self, scorer: Scorer, session: SparkSession) -> BroadcastScorer:
-        """Prepare a scorer for a query, each time of the same factory and weights; over Connect, queries carry them."""
+        """Prepare a scorer for a query; every call must have the same factory and weights.
+
+        Spark Connect has no broadcasts: then the query carries the model, and a warning says so.
+        """
         without_model = replace(scorer, factory=nn.Module, weights=b"")
         with self._lock:
             if self._packed is None:

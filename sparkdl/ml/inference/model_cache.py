@@ -66,7 +66,10 @@ class CachedModel:
 
 
 class ModelCache:
-    """Queries' models within a limit of bytes of weights, least recently used out first; a new model always fits."""
+    """The models of one or several queries, within a limit of bytes of weights.
+
+    The cache drops the least recently used models first. A new model always fits, however large the model is.
+    """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit

@@ -164,9 +164,6 @@ def test_exit_code_names_the_mistake(small, arguments, expected, text):
     assert small.versions.current() is None
 
 
-# ---- kills and takeovers ----------------------------------------------------------------------------------------
-
-
 class Killed(BaseException):
     """Ends a run in the driver, which handles no such error."""
 

@@ -165,9 +165,6 @@ def test_failure_of_one_worker_ends_collectives_of_all_subgroups(four):
     assert caught.value.rank == 1
 
 
-# ---- the end ---------------------------------------------------------------------------------------------------------
-
-
 def sockets() -> int:
     return len(psutil.Process().net_connections())
 

@@ -43,9 +43,6 @@ def run(data: pa.Table, columns: Columns = COLUMNS, loss: nn.Module | None = Non
     return state["weights"]["weight"], [row["clients"] for row in history]
 
 
-# ---- rows of clients -------------------------------------------------------------------------------------------------
-
-
 def rows_of(data: pa.Table, columns: Columns) -> dict[int, list[int]]:
     """Client -> ids of its rows, in order."""
     (shard,) = ShardedData([data], columns, 1).shards()

@@ -39,9 +39,6 @@ class TestAllReduceElsewhere(SynchronousContract):
         return InlineCluster() if request.param == 1 else four
 
 
-# ---- buckets ----------------------------------------------------------------------------------------------------
-
-
 class Crossing(work.Net):
     """Workers with an odd rank use the two middle layers the other way round."""
 

@@ -131,9 +131,6 @@ def test_complex_parameters_raise(reducer):
         reducer.open(buckets, Group(0, 2))
 
 
-# ---- training ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("reducer", [*LOSSY, *LOSSLESS], ids=str)
 def test_training(pair, reducer):
     case = Case(batch_size=10)
