@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if {"spark", "driver"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(240))
+                item.add_marker(pytest.mark.timeout(600))
     items.sort(key=lambda item: ON_EXECUTORS in item.path.parents)
 
 

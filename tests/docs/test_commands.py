@@ -216,7 +216,7 @@ def checkout(tmp_path_factory):
 
 @pytest.mark.cluster
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("text", RUN)
 def test_command_runs(text, checkout):
     """Commands run in the order of the pages: one may need the files of an earlier one."""
