@@ -16,7 +16,7 @@ import pytest
 from sparkdl.cluster.local import LocalCluster
 from tests.class_archive import share_classes
 from tests.cli.configurations import nets, read, refused  # noqa: F401 - fixtures
-from tests.sessions import IN_PROCESS, Finished, drive, session
+from tests.sessions import IN_PROCESS, Finished, abandon_call, drive, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(600))
     items.sort(key=lambda item: ON_EXECUTORS in item.path.parents)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
+    """After a test's time limit, also in a call of the JVM, the next test gets a session that answers."""
+    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
+        abandon_call()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

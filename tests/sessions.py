@@ -89,6 +89,19 @@ def session(folder: str | os.PathLike[str], master: str = EXECUTORS, **conf: str
         spark.stop()
 
 
+def abandon_call() -> None:
+    """Cancel the jobs of the active session, and drop this thread's connection to the JVM, if there is one.
+
+    If an exception cuts a call off, py4j takes the answer to it for the answer to the next call, and so on.
+    """
+    pyspark = sys.modules.get("pyspark")
+    context = pyspark and pyspark.SparkContext._active_spark_context
+    if context is not None:
+        if (connection := context._gateway._gateway_client.get_thread_connection()) is not None:
+            connection.close()
+        context.cancelAllJobs()
+
+
 @dataclass(frozen=True)
 class Finished:
     """A driver that has ended: its exit code and what it wrote."""
@@ -110,7 +123,7 @@ def command(function: Callable[..., Any], *arguments: Any, timeout: float) -> li
     return [sys.executable, "-c", script, json.dumps(arguments, default=str)]
 
 
-def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 300.0) -> Finished:
+def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 150.0) -> Finished:
     """Call a top-level function in another Python, and kill its process group at the end or after ``timeout`` s."""
     process = subprocess.Popen(
         command(function, *arguments, timeout=timeout),

@@ -20,9 +20,6 @@ ROOT = Path(__file__).resolve().parents[1]
 THEMES = sorted(path.parent.name for path in ROOT.glob("benchmarks/*/main.py"))
 
 
-# ---- programs and pages -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("theme", THEMES)
 def test_program_and_page_of_a_theme(theme, capsys):
     assert len(THEMES) == 20
@@ -164,9 +161,6 @@ def test_picture_multiplies_steps_by_seconds_a_step():
     ]
     assert measured(lines) == {"a": [(100.0, 22.0)]}
     assert computed(lines) == {"a": [(10.0, 108.0), (1000.0, 6.0)]}
-
-
-# ---- words --------------------------------------------------------------------------------------------------------
 
 
 def test_recovery_rejects_an_unknown_measurement(capsys):

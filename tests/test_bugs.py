@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +41,7 @@ from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, ROWS, Raises, S
 from tests.faults import Decode, Fault
 from tests.listening import unreachable
 from tests.object_store import object_store
-from tests.sessions import frame
+from tests.sessions import abandon_call, frame
 
 
 def test_gradients_outside_the_optimizer_piled_up() -> None:
@@ -223,3 +226,21 @@ def test_job_that_outlives_its_cancellation_went_unmentioned(monkeypatch: pytest
     monkeypatch.setattr("sparkdl.spark.job_watch.END_SECONDS", 0.0)
     watch.end()
     assert "the job run still runs 0 s after sparkdl cancelled it" in caplog.text
+
+
+def test_time_limit_in_a_call_of_the_jvm_failed_all_later_tests(spark: Any) -> None:
+    # py4j took the answer to the call that the limit cut off for the answer to the next call.
+    def cut_off(*_: object) -> None:
+        raise pytest.fail.Exception("the limit")
+
+    before = signal.signal(signal.SIGUSR1, cut_off)
+    try:
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        with pytest.raises(pytest.fail.Exception, match="the limit") as kept:
+            spark.sparkContext._jvm.java.lang.Thread.sleep(3000)
+        timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    abandon_call()
+    assert (spark.range(7).count(), kept.value.msg) == (7, "the limit")

@@ -136,9 +136,6 @@ except ModuleNotFoundError as error:
     assert run("-c", "import sys" + script, cwd=tmp_path, path=ROOT) == "torch False\n"
 
 
-# ---- what make installs -----------------------------------------------------------------------------------------
-
-
 def installs(target: str, venv: Path) -> list[str]:
     """The extras that a target of make would install into a virtual environment."""
     command = ["make", "--dry-run", target, f"VENV={venv}", f"OLDEST={venv}-oldest", f"PYTHON={sys.executable}"]

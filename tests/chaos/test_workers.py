@@ -42,7 +42,7 @@ def kills(folder: Path) -> list[Fault]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 def test_run_survives_kill_at_every_place(spool, tmp_path, monkeypatch):
     marks = tmp_path / "marks"
     marks.mkdir()

@@ -95,7 +95,6 @@ def test_page_without_spark(page, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", WITH_SPARK)
 def test_page_with_spark(page, spark, tmp_path):
     torch.manual_seed(0)  # as at the start of a program

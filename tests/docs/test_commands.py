@@ -196,9 +196,6 @@ def test_image_copies_existing_files(block):
             assert all((ROOT / source).exists() for source in words[1:-1]), words
 
 
-# ---- run --------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A folder like a checkout, in which commands may write."""

@@ -144,7 +144,6 @@ def test_arrays_and_passthrough_are_concatenated(data):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_networks_and_pipelines_are_bases_and_meta(data):
     scaler = StandardScaler(inputCol="features", outputCol="scaled")
     tree = DecisionTreeClassifier(labelCol="several", featuresCol="scaled", maxDepth=2)
@@ -200,7 +199,6 @@ def test_maps_do_not_change_the_input_of_meta(data):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_fits_repeat_restore_and_are_saved(data, tmp_path):
     bases = [DecisionTreeRegressor(labelCol="y", maxDepth=2)]
     stacking = linear(bases=bases, passthrough=True, runDir=str(tmp_path / "run"))

@@ -15,7 +15,7 @@ from tests.faults.rounds import PARTS, ROUNDS, assert_undisturbed, calls
 from tests.hosts.drivers import MEMBERS, bagged, begun, finished, run_rounds
 from tests.hosts.driving import PATIENCE
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
 
 SPECULATION = {
     "speculation": "true",
@@ -120,9 +120,6 @@ def test_ensemble_resumes_after_lost_executor_and_sigterm(cluster, next_driver, 
     assert found["weights"] == expected["weights"]
     assert len(set(expected["weights"])) == MEMBERS
     cluster.gang_gone()
-
-
-# ---- executors that come and go --------------------------------------------------------------------------------------
 
 
 COMING_AND_GOING = {

@@ -230,8 +230,6 @@ def test_stop_request_saves_finished_rounds(tmp_path):
     assert equal(state, run(ParallelSGD(rounds=3))[1])
 
 
-# ---- data that raises ------------------------------------------------------------------------------------------------
-
 LABELS = {"one": np.ones(ROWS, np.int64), "seven": np.where(DATA["id"] == 60, 7, LABEL)}
 
 

@@ -32,7 +32,7 @@ from tests.contracts.cluster_contract import ClusterContract
 from tests.contracts.strategy_contract import CASES, Case, assert_equal, numbers, single_process, together
 from tests.sessions import frame, session
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(240)
 
 SOUR = work.Fails(0, ValueError("the milk is sour"))
 
@@ -208,7 +208,7 @@ def interrupted(folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(330)
 def test_interrupt_ends_job_and_nothing_else(driver, tmp_path):
     left = {"active jobs": [], "workers": 2, "still alive": [], "left on disk": [], "next gang": [[3.0, 3.0]] * 2}
     assert driver(interrupted, tmp_path, timeout=300).result == left

@@ -110,9 +110,6 @@ def test_values_that_cannot_be_logged_raise(moment, values, message):
         fit(InlineCluster(), training(callback))
 
 
-# ---- the optimizer ------------------------------------------------------------------------------------------------
-
-
 class Freezes:
     """Sets the learning rate to 0 after the first epoch."""
 

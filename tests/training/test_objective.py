@@ -156,9 +156,6 @@ def test_targets_that_are_no_class_indices_raise(loss: nn.Module) -> None:
         ready(nn.CrossEntropyLoss(RATES)).denominators(torch.tensor([0, 7]))
 
 
-# ---- elementwise losses ----------------------------------------------------------------------------------------------
-
-
 POS_WEIGHT = partial(nn.BCEWithLogitsLoss, pos_weight=torch.tensor([2.0]).double())
 ELEMENTWISE = [nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss, POS_WEIGHT]
 

@@ -162,9 +162,6 @@ def run(cluster: Any, case: str, checkpointer: Folder | None, **options: Any) ->
     return cluster.gang(replace(training, checkpointer=checkpointer, **options), data(), columns)
 
 
-# ---- bit-identical --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     ("size", "steps"), [(1, [1, STEPS, STEPS + 2]), pytest.param(2, [1, STEPS], marks=pytest.mark.slow)]

@@ -19,7 +19,7 @@ from sparkdl.telemetry.event_reader import read_events
 from tests.cli.pipeline.week import DAY, DAYS, NEXT, ROWS, write
 from tests.training.test_digits import finish, submit
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 BINARY = "pyspark.ml.evaluation.BinaryClassificationEvaluator"
 KILLER = """

@@ -18,7 +18,7 @@ from sparkdl.ml.tracking.registration import Registration
 from tests.cli.pipeline.week import DAY
 from tests.sessions import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 SIDE = "case when a > 0.5 then 'up' when a < -1.5 then null else 'down' end"
 FEATURES = [

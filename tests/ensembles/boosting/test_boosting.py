@@ -96,7 +96,6 @@ def test_three_classes_are_boosted_as_by_scikit_learn(wine, weighted):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_pipelines_and_networks_are_boosted(wine):
     stages = [VectorAssembler(inputCols=["features"], outputCol="assembled"), stump(featuresCol="assembled")]
     fitted = Boosting(base=Pipeline(stages=stages), numModels=2).fit(wine)
@@ -112,7 +111,6 @@ def test_pipelines_and_networks_are_boosted(wine):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_resumed_fit_equals_an_uninterrupted_one(wine, tmp_path, monkeypatch):
     def trees(model):
         return [tree.toDebugString.partition("\n")[2] for tree in model.models]

@@ -98,9 +98,6 @@ def test_descriptions_are_equal_in_another_process():
     assert result.stdout.strip() == str([describe(make(0)) for make in VARIANTS])
 
 
-# ---- text of values --------------------------------------------------------------------------------------------------
-
-
 class Plain:
     def method(self) -> None: ...
 
@@ -196,8 +193,6 @@ def test_params_of_nested_estimators_count(spark):
     assert inner["Pipeline#1.stages"]["0"]["class"] == "LogisticRegression"
     assert [type(params) for params in params_in({"a": [("b", LogisticRegression())]})] == [LogisticRegression]
 
-
-# ---- code ------------------------------------------------------------------------------------------------------------
 
 CODE = """
 {more}

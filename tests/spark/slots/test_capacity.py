@@ -26,7 +26,7 @@ from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.sessions import session
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(240)
 
 OTHERS = [name for name, addresses in list_interfaces().items() if name != "lo" and addresses]
 

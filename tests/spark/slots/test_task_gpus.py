@@ -35,7 +35,7 @@ from sparkdl.spark.slots.worker_count import choose_shards
 from tests.ml.nets import column
 from tests.sessions import drive, session
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(330)]
 
 SCRIPT = """#!/bin/sh
 echo '{"name": "gpu", "addresses": ["0", "1"]}'

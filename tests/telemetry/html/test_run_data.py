@@ -202,9 +202,6 @@ def test_ranks_of_several_hosts_have_host_names():
     assert [data.called(rank) for rank in range(4)] == named
 
 
-# ---- several runs -----------------------------------------------------------------------------------------------
-
-
 def test_names_are_shortest_unique_ends_of_paths(tmp_path):
     paths = ["mon/digits/one", "tue/digits/one", "tue/digits/two"]
     directories = [written(tmp_path / path, history=HISTORY) for path in paths]

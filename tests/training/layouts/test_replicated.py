@@ -128,9 +128,6 @@ def test_empty_batch_skips_model_and_still_calls_sink():
     assert calls == [("begin", 0.0), "finish"]
 
 
-# ---- memory -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("has_sink", [False, True])
 def test_replica_is_freed(has_sink):
     replica = place()

@@ -139,9 +139,6 @@ def test_strategy_and_reducer_without_a_cost_model_say_so():
         Silent().explain(MODEL, 2, 100.0, 0.0)
 
 
-# ---- the literature ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("collective", "workers", "expected"),
     [(all_reduce, 128, 0.97), (parameter_server, 128, 0.06), (parameter_server, 2, 0.97)],

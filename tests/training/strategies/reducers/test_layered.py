@@ -108,9 +108,6 @@ def test_leaders_exchange_in_the_background(four):
     assert four.gang(sum_before_leaders_wait) == [4.0] * 4
 
 
-# ---- bytes -----------------------------------------------------------------------------------------------------------
-
-
 def opened(monkeypatch, hosts: Sequence[str], inner: int | None = None) -> list[LayeredReduction]:
     """The reducer on each worker, without processes, for one bucket of ``SIZE`` bytes."""
     monkeypatch.setattr(layered, "split", lambda group, rule: Group())
