@@ -207,7 +207,7 @@ def checkout(tmp_path_factory):
             with (data_folder() / name).open(encoding="utf-8") as file:
                 (folder / name).write_text("".join(itertools.islice(file, 1 + rows)), encoding="utf-8")
     script = [sys.executable, "examples/digits_to_parquet.py", "build/demo/data"]
-    subprocess.run(script, cwd=folder, check=True, timeout=60)
+    subprocess.run(script, cwd=folder, check=True, timeout=240)
     return folder
 
 

@@ -19,7 +19,7 @@ from tests.sessions import ROOT, driver_environment
 def digits(tmp_path_factory):
     """The digits as the example writes them."""
     folder = tmp_path_factory.mktemp("digits")
-    subprocess.run([sys.executable, ROOT / "examples/digits_to_parquet.py", folder], check=True, timeout=60)
+    subprocess.run([sys.executable, ROOT / "examples/digits_to_parquet.py", folder], check=True, timeout=240)
     return folder
 
 

@@ -236,7 +236,7 @@ def test_a_saved_model_predicts_without_pyspark(spark, tmp_path):
     np.save(tmp_path / "x.npy", X)
     paths = [str(tmp_path / name) for name in ("model", "x.npy", "out.npy")]
     command = [sys.executable, "-c", WITHOUT_PYSPARK, *paths]
-    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=240).stdout
     assert printed == "['x'] ['prediction', 'probability']\n"
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), wanted)
 
