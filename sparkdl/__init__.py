@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from sparkdl.ml.estimator import TorchClassifier as TorchClassifier
     from sparkdl.ml.estimator import TorchEstimator as TorchEstimator
     from sparkdl.ml.estimator import TorchRegressor as TorchRegressor
-    from sparkdl.ml.inference.loading import load_predictor as load_predictor
     from sparkdl.ml.model import TorchModel as TorchModel
     from sparkdl.ml.tracking.mlflow import MLflow as MLflow
     from sparkdl.ml.tracking.tensorboard import TensorBoard as TensorBoard
@@ -43,10 +42,11 @@ if TYPE_CHECKING:
     from sparkdl.rounds.prox import L2 as L2
     from sparkdl.rounds.prox import Box as Box
     from sparkdl.rounds.prox import ElasticNet as ElasticNet
+    from sparkdl.serving.loading import load_predictor as load_predictor
     from sparkdl.spark.cluster import SparkCluster as SparkCluster
-    from sparkdl.training.ema import EMA as EMA
+    from sparkdl.training.callbacks.ema import EMA as EMA
     from sparkdl.training.loop import Training as Training
-    from sparkdl.training.objective import Objective as Objective
+    from sparkdl.training.objective.objective import Objective as Objective
     from sparkdl.training.strategies.allreduce import AllReduce as AllReduce
     from sparkdl.training.strategies.elastic_averaging import ElasticAveraging as ElasticAveraging
     from sparkdl.training.strategies.gossip import Gossip as Gossip

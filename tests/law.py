@@ -6,14 +6,17 @@ from __future__ import annotations
 STANDS_ON = {
     "sparkdl.errors": "",
     "sparkdl.io": "sparkdl.errors",
+    "sparkdl.net": "sparkdl.errors",
     "sparkdl.data": "sparkdl.io",
-    "sparkdl.telemetry": "sparkdl.data",
+    "sparkdl.telemetry": "sparkdl.data sparkdl.net",
     "sparkdl.cluster": "sparkdl.telemetry",
     "sparkdl.spark": "sparkdl.cluster",
     "sparkdl.checkpoint": "sparkdl.cluster",
     "sparkdl.training": "sparkdl.checkpoint",
     "sparkdl.rounds": "sparkdl.training",
-    "sparkdl.ml": "sparkdl.rounds sparkdl.spark",
+    "sparkdl.serving": "sparkdl.training",
+    "sparkdl.report": "sparkdl.telemetry",
+    "sparkdl.ml": "sparkdl.rounds sparkdl.serving sparkdl.spark sparkdl.report",
     "sparkdl.ensembles": "sparkdl.ml",
     "sparkdl.cli": "sparkdl.ensembles",
     "jobs": "sparkdl.cli",
@@ -28,7 +31,7 @@ CONFINED = {
         sparkdl.spark.jvm sparkdl.spark.slots.capacity sparkdl.spark.slots.task_resources sparkdl.spark.job_watch
         sparkdl.spark.error_messages
     """,
-    "pyarrow": "sparkdl.io.files sparkdl.data sparkdl.spark sparkdl.ml",
+    "pyarrow": "sparkdl.io.files sparkdl.data sparkdl.serving sparkdl.spark sparkdl.ml",
     "torch.distributed": """
         sparkdl.cluster.group sparkdl.checkpoint.sharding sparkdl.training.strategies sparkdl.training.layouts
     """,

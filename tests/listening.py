@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from sparkdl.net.protocol import Endpoint
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.recorder import Recorder
 
 LONG = 20.0

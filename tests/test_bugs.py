@@ -28,14 +28,14 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import ErrorContext, InvalidInput, PeerLost, SparkdlError, Stopped, WorkerFailed, WorkerLost
-from sparkdl.ml.persistence.factory import Trust
-from sparkdl.ml.persistence.param_values import allowed_types
 from sparkdl.ml.run import Run
+from sparkdl.serving.format.factory import Trust
+from sparkdl.serving.format.param_values import allowed_types
 from sparkdl.spark.cluster import SparkCluster, _explained, _FailureListener
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.telemetry.event import Event
 from sparkdl.training.layouts.replicated import Replicated
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from tests.contracts import work
 from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, ROWS, Raises, Sums, Whole
 from tests.faults import Decode, Fault

@@ -19,7 +19,7 @@ from benchmarks.events.synthetic_run import count, write_run
 from benchmarks.measurements import run_measurements
 from benchmarks.pairs import Side, interleave, options, seconds
 from sparkdl import LocalCluster
-from sparkdl.telemetry.html import RunData, make_page
+from sparkdl.report import RunData, make_page
 
 BAR = "at most 1"
 

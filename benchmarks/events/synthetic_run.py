@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sparkdl.data.clock import Clock
 from sparkdl.ml.run import Run
 from sparkdl.telemetry.bottlenecks import spending
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record, recording
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_log import EventLog

@@ -17,7 +17,7 @@ from torch import Tensor
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.shard import Shard
 from sparkdl.rounds import Algorithm, Memory, State, Update
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 Array = npt.NDArray[Any]
 

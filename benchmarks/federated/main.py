@@ -17,7 +17,7 @@ from benchmarks.pairs import environment, verdict
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.loop import Rounds
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 BAR = "at least 5"
 ACCURACY = 0.90

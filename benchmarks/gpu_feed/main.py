@@ -23,8 +23,8 @@ from benchmarks.recovery.saving import throughput
 from sparkdl import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.io.weights import pack
-from sparkdl.ml.inference.predictor import Predictor
-from sparkdl.ml.inference.trained_module import TrainedModule
+from sparkdl.serving.predictor import Predictor
+from sparkdl.serving.trained_module import TrainedModule
 from sparkdl.training.layouts.arithmetic import autocast
 
 BAR = "at most 1"

@@ -28,7 +28,7 @@ from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L2
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 BAR = "at most 1"
 ROUNDS = 120  # most rounds, by the algorithm's own stopping rule

@@ -25,7 +25,7 @@ from sparkdl import SparkCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 BAR = "at most 1"
 

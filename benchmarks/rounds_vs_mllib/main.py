@@ -24,7 +24,7 @@ from sparkdl import SparkCluster
 from sparkdl.cluster.tasks import TaskRunner
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.loop import Rounds
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 BAR = "at most 3"
 

@@ -24,7 +24,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.shard import Shard
 from sparkdl.telemetry.event import Event
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 BAR = "none, reported"
 WORKERS = 2

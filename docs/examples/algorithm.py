@@ -10,7 +10,7 @@ from sparkdl.rounds import Algorithm, Memory, State, Update, add
 from sparkdl.rounds.aggregation import scalars
 from sparkdl.rounds.evaluate import evaluate
 from sparkdl.rounds.parameters import flatten, gradient_of, module_of, start, trainable, unflatten
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 
 @dataclass(frozen=True)

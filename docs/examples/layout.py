@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from sparkdl.cluster.group.world import World
 from sparkdl.training.layouts import Layout, Replica
 from sparkdl.training.layouts.replicated import ReplicatedReplica
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 
 @dataclass(frozen=True)

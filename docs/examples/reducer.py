@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from sparkdl.cluster.group.world import Group
+from sparkdl.training.cost.traffic import Hosts, Traffic, all_reduce
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, Reducer, Reduction, sent_bytes
-from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce
 
 
 @dataclass(frozen=True)

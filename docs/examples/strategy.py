@@ -7,7 +7,7 @@ import torch
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
-from sparkdl.telemetry.clock import Clock
+from sparkdl.data.clock import Clock
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import Strategy, Sync, equalise
 

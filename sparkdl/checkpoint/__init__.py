@@ -5,7 +5,7 @@
     checkpoints/attempt-0002-epoch-0003-step-0000000123/manifest.json     written last: this is the commit
 
     >>> import tempfile
-    >>> from sparkdl.telemetry.clock import Clock
+    >>> from sparkdl.data.clock import Clock
     >>> checkpoints = Checkpoints(tempfile.mkdtemp(), run="a1b2c3")
     >>> attempt = checkpoints.next_attempt()  # the driver, before each attempt
     >>> checkpoints.fence(attempt)

@@ -30,9 +30,9 @@ from torch import Tensor
 from sparkdl.checkpoint.manifest import Digest
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
+from sparkdl.data.clock import Clock
 from sparkdl.io.serialization import pack_pieces
 from sparkdl.io.threads import in_background
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import notify, record, span
 
 _POLL = 0.02  # seconds between two polls for the other workers' digests

@@ -17,11 +17,11 @@ from sparkdl.checkpoint.sharding import shard, unshard
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
+from sparkdl.data.clock import Clock
 from sparkdl.data.fingerprint import fingerprint
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, PeerLost, Stopped
 from sparkdl.io.serialization import pack_state, unpack_state
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import notify
 from sparkdl.telemetry.step_timer import enter_phase
 

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sparkdl.data.clock import Clock
 from sparkdl.errors import CheckpointDamaged, InvalidInput
 from sparkdl.io.files import Buffer
-from sparkdl.telemetry.clock import Clock
 
 FORMAT = 3
 MANIFEST = "manifest.json"

@@ -15,11 +15,11 @@ from typing import Any
 from sparkdl.checkpoint.fencing import Attempts
 from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name
 from sparkdl.checkpoint.reader import Reader, damage
+from sparkdl.data.clock import Clock
 from sparkdl.errors import CheckpointDamaged, InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, NonNegative
 from sparkdl.io.files import Buffer, Folder, absolute
 from sparkdl.io.threads import in_background
-from sparkdl.telemetry.clock import Clock
 
 NEXT = "sparkdl resumes from the checkpoint before it, if there is one."
 

@@ -19,10 +19,10 @@ from sparkdl.cli.data import Data
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import Count, checked
 from sparkdl.ml.estimator import DistributedEstimator
-from sparkdl.training.objective import ModelFactory, Objective
+from sparkdl.training.cost.cost_model import Cost, described
+from sparkdl.training.objective.objective import ModelFactory, Objective
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
-from sparkdl.training.strategies.cost_model import Cost, described
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
 from sparkdl.training.strategies.local_sgd import LocalSGD

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from sparkdl.cli.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.telemetry.html import read_runs, write_page
+from sparkdl.report import read_runs, write_page
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str | None = None) -> int:

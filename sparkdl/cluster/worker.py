@@ -31,10 +31,10 @@ from sparkdl.data.tables import Batches
 from sparkdl.errors import ErrorContext, InvalidInput, PeerLost
 from sparkdl.io.pickling import unship
 from sparkdl.io.threads import in_background, torch_threads
+from sparkdl.net.protocol import Endpoint
 from sparkdl.telemetry.emit import record, recording, span
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import forwarding
-from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.recorder import Recorder
 
 _FIRST_HEARTBEAT = 3.0

@@ -25,7 +25,7 @@ from sparkdl.rounds import is_algorithm
 from sparkdl.spark.columns import VECTORS
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import gpus_of_tasks
-from sparkdl.training.objective import OutputKind
+from sparkdl.training.objective.objective import OutputKind
 
 _ONE_CLASS = "ensembles expect members that predict one class or one number of a row, or the raw output of a model"
 

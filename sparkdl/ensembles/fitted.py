@@ -11,12 +11,12 @@ from sparkdl.ensembles.base_learner import column, leaf
 from sparkdl.ensembles.declarations import LabelParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.evaluation import Metrics, OutputColumns, measure
-from sparkdl.ml.inference.udf import predict_on_spark
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import Saveable
 from sparkdl.ml.report import Report, TrainingSummary
+from sparkdl.ml.udf import predict_on_spark
 from sparkdl.spark.columns import check_frame
-from sparkdl.training.labels import IGNORED
+from sparkdl.training.objective.labels import IGNORED
 
 _OUTPUTS = ("predictionCol", "probabilityCol", "rawPredictionCol")
 

@@ -36,15 +36,15 @@ from sparkdl.ensembles.combine.vmap import VmapFactory
 from sparkdl.ensembles.declarations import DisagreementParams
 from sparkdl.ensembles.fitted import FittedEnsemble, evaluate, output_columns
 from sparkdl.errors import InvalidInput
+from sparkdl.ml.broadcast import ModelBroadcast
 from sparkdl.ml.evaluation import Metrics, measure
-from sparkdl.ml.inference.broadcast import ModelBroadcast
-from sparkdl.ml.inference.outputs import Outputs, ScoredKind
-from sparkdl.ml.inference.predictor import Predictor
-from sparkdl.ml.inference.scorer import Scorer
-from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import Saved, numbered
 from sparkdl.ml.report import Report
+from sparkdl.ml.udf import with_outputs
+from sparkdl.serving.outputs import Outputs, ScoredKind
+from sparkdl.serving.predictor import Predictor
+from sparkdl.serving.scorer import Scorer
 from sparkdl.spark.columns import check_frame, col
 
 _PREDICTIONS = "sparkdl predictions"

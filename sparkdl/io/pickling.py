@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import io
+import pickle
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import cloudpickle
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io.moved_modules import present_name
 
 _DEPTH = 8  # levels of attributes to search for the culprit
 
@@ -41,10 +44,17 @@ def unship(packed: bytes) -> Any:
         ) from error
 
 
+class _Unpickler(pickle.Unpickler):
+    """Finds classes and functions of earlier versions in the modules that have them now."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return super().find_class(present_name(module), name)
+
+
 def unpickled(data: bytes, where: str) -> Any:
     """Unpickle trusted bytes; raises InvalidInput, naming the source ``where``, if that fails."""
     try:
-        return cloudpickle.loads(data)
+        return _Unpickler(io.BytesIO(data)).load()
     except Exception as error:  # unpickling runs code, which may raise anything
         raise InvalidInput(f"{where} cannot be unpickled: {type(error).__name__}: {error}") from error
 

@@ -40,13 +40,13 @@ from sparkdl.spark.slots.capacity import check_setting
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import choose_shards, choose_workers
 from sparkdl.spark.warm_up import warm_up
-from sparkdl.training.labels import Classes
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
-from sparkdl.training.loss import LossFunction, as_module
-from sparkdl.training.monitored_value import check_monitor
-from sparkdl.training.objective import ModelFactory, Objective, OutputKind
-from sparkdl.training.optimizers import optimizer_factory
+from sparkdl.training.objective.labels import Classes
+from sparkdl.training.objective.loss import LossFunction, as_module
+from sparkdl.training.objective.monitored_value import check_monitor
+from sparkdl.training.objective.objective import ModelFactory, Objective, OutputKind
+from sparkdl.training.objective.optimizers import optimizer_factory
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import ArrayType, BooleanType, NumericType
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import VECTORS, col
-from sparkdl.training.labels import IGNORED
+from sparkdl.training.objective.labels import IGNORED
 
 MOST_CLASSES = 20  # the largest number of classes whose table fits a terminal
 _LEAST = 1e-15  # smaller probabilities count as this one: the logarithm of 0 is infinite

@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import Columns
 from sparkdl.ml.derived_columns.class_weights import ClassWeights
-from sparkdl.ml.persistence.export import Signature
 from sparkdl.ml.run import Run
 from sparkdl.rounds import Algorithm
+from sparkdl.serving.format.export import Signature
 from sparkdl.training.loop import Training
 
 

@@ -18,28 +18,28 @@ from sparkdl.data.columns import InputColumn, listed
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.ml.broadcast import ModelBroadcast
 from sparkdl.ml.evaluation import LossMetrics, Metrics, OutputColumns, measure, measure_labels, measure_tokens
-from sparkdl.ml.inference.broadcast import ModelBroadcast
-from sparkdl.ml.inference.model_cache import CachedModel
-from sparkdl.ml.inference.predictor import Predictor
-from sparkdl.ml.inference.scorer import Scorer
-from sparkdl.ml.inference.trained_module import TrainedModule, output_names
-from sparkdl.ml.inference.udf import with_outputs
 from sparkdl.ml.params import OutputParams
-from sparkdl.ml.persistence.architecture import save_architecture
-from sparkdl.ml.persistence.export import Signature
-from sparkdl.ml.persistence.factory import NO_TRUST
-from sparkdl.ml.persistence.onnx import to_onnx
-from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types
 from sparkdl.ml.persistence.reader_writer import Saveable, Saved
 from sparkdl.ml.report import Report, TrainingSummary
+from sparkdl.ml.udf import with_outputs
 from sparkdl.rounds.evaluate import Validation
 from sparkdl.rounds.parameters import weights_of
+from sparkdl.serving.format.architecture import save_architecture
+from sparkdl.serving.format.export import Signature
+from sparkdl.serving.format.factory import NO_TRUST
+from sparkdl.serving.format.onnx import to_onnx
+from sparkdl.serving.format.param_values import NotDescribable, allowed_types
+from sparkdl.serving.model_cache import CachedModel
+from sparkdl.serving.predictor import Predictor
+from sparkdl.serving.scorer import Scorer
+from sparkdl.serving.trained_module import TrainedModule, output_names
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame, col
 from sparkdl.spark.jvm import qualify
-from sparkdl.training.labels import IGNORED
-from sparkdl.training.objective import ModelFactory, Objective, OutputKind
+from sparkdl.training.objective.labels import IGNORED
+from sparkdl.training.objective.objective import ModelFactory, Objective, OutputKind
 
 
 class TorchModel(OutputParams, Saveable, Model):

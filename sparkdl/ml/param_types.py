@@ -16,8 +16,8 @@ from sparkdl.data.columns import InputColumn
 from sparkdl.io import fields
 from sparkdl.ml.param_declaration import Converter
 from sparkdl.rounds import is_algorithm
-from sparkdl.training.monitored_value import named_metrics
-from sparkdl.training.optimizers import OPTIMIZERS
+from sparkdl.training.objective.monitored_value import named_metrics
+from sparkdl.training.objective.optimizers import OPTIMIZERS
 
 
 def by_value(convert: Callable[[Any], Any]) -> Converter:

@@ -27,8 +27,8 @@ from sparkdl.data.columns import InputColumn
 from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
 from sparkdl.ml.param_declaration import ConstructedParams
 from sparkdl.rounds import Algorithm
-from sparkdl.training.loss import LossFunction
-from sparkdl.training.objective import ModelFactory, OptimizerFactory, SchedulerFactory
+from sparkdl.training.objective.loss import LossFunction
+from sparkdl.training.objective.objective import ModelFactory, OptimizerFactory, SchedulerFactory
 from sparkdl.training.strategies import Strategy
 
 class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol, HasThresholds):

@@ -10,8 +10,8 @@ from typing import Any
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.report.run_data import RunData
 from sparkdl.telemetry.bottlenecks import spending
-from sparkdl.telemetry.html.run_data import RunData
 from sparkdl.training.spec import Trained
 
 
@@ -161,7 +161,7 @@ class Report(dict[str, Any]):
         Raises:
             InvalidInput: neither a path nor a ``runDir`` is given, or plotly is not installed.
         """
-        from sparkdl.telemetry.html import RunData, write_page
+        from sparkdl.report import RunData, write_page
 
         if path is None:
             if self._directory is None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack, unpack
-from sparkdl.training.objective import new_module
+from sparkdl.training.objective.objective import new_module
 from sparkdl.training.rng import kept_random_state
 
 if TYPE_CHECKING:

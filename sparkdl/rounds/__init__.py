@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeGuard
 from torch import Tensor
 
 from sparkdl.data.shard import Shard
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 State = dict[str, Any]
 """Plain data for ``sparkdl.io.serialization``; ``"weights"`` is the best ``state_dict`` so far, tied tensors once."""

@@ -2,8 +2,8 @@
 
     F_k(w) = sum_{i in k} a_i l_i(w)      M_k = sum_{i in k} a_i m_i      L(w) = sum_k F_k(w) / sum_k M_k
 
-``l_i``, ``a_i`` and ``m_i`` are defined in ``sparkdl.training.loss``. In evaluation mode, without dropout and with
-fixed statistics, ``L`` is a function of the weights alone. Batches are in row-id order.
+``l_i``, ``a_i`` and ``m_i`` are defined in ``sparkdl.training.objective.loss``. In evaluation mode, without dropout and
+with fixed statistics, ``L`` is a function of the weights alone. Batches are in row-id order.
 
 ``Validation`` evaluates weights over all shards in a round of its own: loss and metrics on the validation rows. If
 there are none, it evaluates metrics on the training rows.
@@ -28,9 +28,9 @@ from sparkdl.rounds import add
 from sparkdl.rounds.aggregation import scalars
 from sparkdl.rounds.parameters import Weights, module_of
 from sparkdl.telemetry.step_timer import end_step, enter_phase
-from sparkdl.training.loss import Criterion
-from sparkdl.training.metrics import MetricAccumulator, local_states, observe, open_metrics, together
-from sparkdl.training.objective import Objective, forward, trained
+from sparkdl.training.objective.loss import Criterion
+from sparkdl.training.objective.metrics import MetricAccumulator, local_states, observe, open_metrics, together
+from sparkdl.training.objective.objective import Objective, forward, trained
 
 ROWS = 8192
 """Most rows of a batch."""

@@ -16,9 +16,9 @@ from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.parameters import forked
 from sparkdl.training.dataloader import check_split
-from sparkdl.training.labels import Classes, LabelBounds, are_valid, check_bounds, label_bounds
-from sparkdl.training.objective import Objective, OutputKind, trained
-from sparkdl.training.trial import trial_batch, try_evaluation, try_model
+from sparkdl.training.objective.labels import Classes, LabelBounds, are_valid, check_bounds, label_bounds
+from sparkdl.training.objective.objective import Objective, OutputKind, trained
+from sparkdl.training.objective.trial import trial_batch, try_evaluation, try_model
 
 
 @dataclass(frozen=True)

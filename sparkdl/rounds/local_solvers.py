@@ -28,7 +28,7 @@ from sparkdl.rounds.evaluate import batches, summed_losses
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import pieces, trainable
 from sparkdl.telemetry.step_timer import enter_phase
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 
 @dataclass(frozen=True)

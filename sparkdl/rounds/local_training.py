@@ -17,7 +17,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.rounds.parameters import pieces, seeded, trainable
 from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.training.layouts.arithmetic import autocast
-from sparkdl.training.objective import Objective, forward, trained
+from sparkdl.training.objective.objective import Objective, forward, trained
 
 Pull = Callable[[Sequence[nn.Parameter]], None]
 """Adds a term to the gradients, after the backward pass and before clipping."""

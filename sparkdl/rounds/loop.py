@@ -20,6 +20,7 @@ import torch
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.cluster.tasks import TaskRunner, Tensors
+from sparkdl.data.clock import Clock
 from sparkdl.data.columns import listed
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
@@ -29,11 +30,10 @@ from sparkdl.rounds import Algorithm, State, to_send
 from sparkdl.rounds.evaluate import Validation
 from sparkdl.rounds.inspection import DataSummary, InspectShard, inspect_shards
 from sparkdl.rounds.local_state import LocalState
-from sparkdl.telemetry.clock import Clock
-from sparkdl.training.early_stopping import EarlyStopping
-from sparkdl.training.labels import Classes
-from sparkdl.training.monitored_value import monitored
-from sparkdl.training.objective import Objective, OutputKind
+from sparkdl.training.callbacks.early_stopping import EarlyStopping
+from sparkdl.training.objective.labels import Classes
+from sparkdl.training.objective.monitored_value import monitored
+from sparkdl.training.objective.objective import Objective, OutputKind
 
 _SHARD = "rounds"
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 Weights = dict[str, Tensor]
 

@@ -1,6 +1,6 @@
 """Workers exchange addresses through the driver in milliseconds, where Spark's ``allGather`` takes a second.
 
-    worker -> driver   rank and line, in a frame of ``sparkdl.telemetry.protocol``
+    worker -> driver   rank and line, in a frame of ``sparkdl.net.protocol``
     driver -> worker   all workers' lines, one frame each; or one frame that says that some are missing
 
 Lines are missing if the driver has not all of them ``PATIENCE`` seconds after the first: some worker cannot reach it.
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from sparkdl.errors import PeerLost
 from sparkdl.io.threads import in_background
+from sparkdl.net.protocol import Connection, Endpoint, ProtocolError
 from sparkdl.telemetry.channel import QUESTION
-from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError
 from sparkdl.telemetry.recorder import CONNECT_SECONDS
 
 if TYPE_CHECKING:  # it imports torch

@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext
 
 from sparkdl.cluster.failure import WorkerResult
-from sparkdl.cluster.group.network import worker_address
 from sparkdl.cluster.group.rendezvous import AllGather
 from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.errors import InvalidInput
+from sparkdl.net.addresses import worker_address
 from sparkdl.spark.address_exchange import DriverExchange, Rendezvous
 from sparkdl.spark.python_worker import freeze_imports, local_directory
 from sparkdl.spark.slots.task_resources import assigned_gpus

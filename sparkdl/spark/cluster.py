@@ -26,6 +26,7 @@ from sparkdl.data.columns import Columns
 from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.fields import Count, NonNegative, Positive, checked
 from sparkdl.io.pickling import ship
+from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.address_exchange import AddressBook
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import col, numbered, select_columns
@@ -40,7 +41,6 @@ from sparkdl.spark.warm_up import await_warm_up, warm_up
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event, observed
 from sparkdl.telemetry.log_forwarding import level_of
-from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.task_recorder import Reporting
 
 logger = logging.getLogger(__name__)

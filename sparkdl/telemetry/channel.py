@@ -1,6 +1,6 @@
 """The driver's channel: receives all workers' events, passes each to one listener, once, and answers questions.
 
-``sparkdl.telemetry.protocol`` describes the connection, ``sparkdl.telemetry.emit`` the recording. A worker may resend
+``sparkdl.net.protocol`` describes the connection, ``sparkdl.telemetry.emit`` the recording. A worker may resend
 events after its connection broke. The channel drops repeats by their numbers. A listener that counts, such as
 ``sparkdl.telemetry.event_log``, detects lost events by the gaps.
 """
@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sparkdl.errors import InvalidInput
+from sparkdl.net.protocol import Connection, ProtocolError
+from sparkdl.net.server import Server
 from sparkdl.telemetry.event import Event, SafeCallback
-from sparkdl.telemetry.protocol import Connection, ProtocolError
-from sparkdl.telemetry.server import Server
 
 ASK = b"?"
 """A payload that asks for a receipt, which confirms that the listener has received all earlier events."""

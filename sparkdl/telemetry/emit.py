@@ -5,7 +5,7 @@
             ...
         record("loss", clock=clock, value=0.25)
 
-``sparkdl.telemetry.recorder`` lists the guarantees of recording, ``sparkdl.telemetry.protocol`` those of the
+``sparkdl.telemetry.recorder`` lists the guarantees of recording, ``sparkdl.net.protocol`` those of the
 connection.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
-from sparkdl.telemetry.clock import Clock
+from sparkdl.data.clock import Clock
 
 PROCESS = uuid.uuid4().hex
 """Id of this process, in the warnings that it records."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import Count, fits, within
 from sparkdl.io.threads import OBSERVING, BackgroundQueue, warn
-from sparkdl.telemetry.protocol import MAX_FRAME, MAX_HELLO
+from sparkdl.net.protocol import MAX_FRAME, MAX_HELLO
 
 _ATOMS = frozenset((str, int, float, bool, type(None)))
 

@@ -29,11 +29,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl.data.clock import Clock
+from sparkdl.net.protocol import Connection, Endpoint, ProtocolError, shut
 from sparkdl.telemetry.channel import ASK
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.event import Event, SafeCallback, to_json_payload
 from sparkdl.telemetry.event_file import SECONDS, EventFile, open_event_file
-from sparkdl.telemetry.protocol import Connection, Endpoint, ProtocolError, shut
 
 CONNECT_SECONDS = 3.0
 """Time that an address has to answer and prove itself, in seconds."""

@@ -29,7 +29,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sparkdl.telemetry.clock import Clock
+from sparkdl.data.clock import Clock
 from sparkdl.telemetry.emit import record
 
 PHASES = ("feed", "forward", "backward", "exchange", "update", "validate", "checkpoint", "callbacks", "other")

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkdl.net.protocol import Endpoint
 from sparkdl.telemetry.emit import recording, span
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.log_forwarding import forwarding
-from sparkdl.telemetry.protocol import Endpoint
 from sparkdl.telemetry.recorder import EventCounts, Recorder
 from sparkdl.telemetry.step_timer import StepTimer, flush, measuring
 

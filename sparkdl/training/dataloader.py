@@ -23,9 +23,9 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import enter_phase
-from sparkdl.training.labels import Classes, check_bounds, label_bounds
+from sparkdl.training.objective.labels import Classes, check_bounds, label_bounds
+from sparkdl.training.objective.trial import trial_batch, try_evaluation, try_model
 from sparkdl.training.spec import TrainingSpec
-from sparkdl.training.trial import trial_batch, try_evaluation, try_model
 
 
 class Rows:
@@ -93,7 +93,7 @@ class Rows:
         self._batcher = replace(self._batcher, cache=self.cache)
 
     def try_model(self, module: nn.Module) -> dict[str, Any]:
-        """Try the module on the first rows, see ``sparkdl.training.trial``; the report's ``inputs`` and ``output``."""
+        """Try the module on the first rows; the report's ``inputs`` and ``output``."""
         if not self.shard.rows:
             return {"inputs": None, "output": None}
         batch = trial_batch(self.shard, Transforms(self._collate)).to(self._device)

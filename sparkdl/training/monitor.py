@@ -18,10 +18,10 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase, flush, measuring
-from sparkdl.training.callbacks import CallbackContext, Requests, agreed, on_every_rank
+from sparkdl.training.callbacks.callback import CallbackContext, Requests, agreed, on_every_rank
 from sparkdl.training.layouts.replica_check import ReplicaCheck
-from sparkdl.training.metrics import MetricAccumulator, observe
-from sparkdl.training.monitored_value import monitored
+from sparkdl.training.objective.metrics import MetricAccumulator, observe
+from sparkdl.training.objective.monitored_value import monitored
 from sparkdl.training.strategies import average_buffers
 from sparkdl.training.trainer_state import TrainerState
 

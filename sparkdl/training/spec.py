@@ -11,11 +11,11 @@ from sparkdl.data.batching import CACHE_MODES
 from sparkdl.data.transforms import Augment, Collate
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, NonNegative, Seed, one_of
-from sparkdl.training.callbacks import check_callbacks
-from sparkdl.training.labels import Classes
+from sparkdl.training.callbacks.callback import check_callbacks
 from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.replicated import Replicated
-from sparkdl.training.objective import Objective, OutputKind
+from sparkdl.training.objective.labels import Classes
+from sparkdl.training.objective.objective import Objective, OutputKind
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 
@@ -40,7 +40,7 @@ class TrainingSpec(CheckedFields):
         min_delta: the improvement below which a value is no better.
         keep_best: whether the result is the best epoch's weights, not the last; default: with validation rows or
             patience.
-        callbacks: user callbacks on the workers; see ``sparkdl.training.callbacks``.
+        callbacks: user callbacks on the workers; see ``sparkdl.training.callbacks.callback``.
         replica_check_interval: steps between two checks that the replicas are equal, beside the check at each epoch's
             end; default: none.
         classes: valid class labels; None if targets are not class indices.

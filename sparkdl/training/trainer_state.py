@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkdl.cluster.group.world import World
+from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import check_weights
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record
-from sparkdl.training.callbacks import Requests, called_on, load_states, states_of
+from sparkdl.training.callbacks.callback import Requests, called_on, load_states, states_of
+from sparkdl.training.callbacks.early_stopping import EarlyStopping, GangEarlyStopping
 from sparkdl.training.dataloader import Rows
-from sparkdl.training.early_stopping import EarlyStopping, GangEarlyStopping
 from sparkdl.training.layouts import Replica
-from sparkdl.training.metrics import MetricAccumulator, load_metric_states, metric_states, open_metrics
-from sparkdl.training.objective import length_arguments
+from sparkdl.training.objective.metrics import MetricAccumulator, load_metric_states, metric_states, open_metrics
+from sparkdl.training.objective.objective import length_arguments
 from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained, TrainingSpec
 from sparkdl.training.strategies import Sync

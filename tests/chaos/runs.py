@@ -26,7 +26,7 @@ from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from tests.faults import Decode, Fault, fed
 
 STEPS = 5  # of an epoch

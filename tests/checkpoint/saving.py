@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from sparkdl.checkpoint.store import Checkpoints
-from sparkdl.telemetry.clock import Clock
+from sparkdl.data.clock import Clock
 
 
 def fenced(directory, attempt=0, **options):

@@ -15,10 +15,10 @@ import torch
 
 from sparkdl.checkpoint.async_saver import Checkpoint, Saver, _Copier, copied
 from sparkdl.cluster.group.world import World
+from sparkdl.data.clock import Clock
 from sparkdl.errors import Fenced
 from sparkdl.io.files import Folder
 from sparkdl.io.serialization import unpack_state
-from sparkdl.telemetry.clock import Clock
 from tests.fake_gpu import GPU, MAIN, install
 
 

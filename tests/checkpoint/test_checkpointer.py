@@ -27,14 +27,14 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.supervisor import Supervisor
+from sparkdl.data.clock import Clock
 from sparkdl.errors import Fenced, InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
 from sparkdl.io.files import Folder
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import read_state
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from tests.chaos.runs import assert_alike, data
 from tests.checkpoint.saving import together
 from tests.faults import Fault

@@ -21,8 +21,8 @@ from sparkdl.cli.commands import COMMANDS, run
 from sparkdl.cli.exit_codes import Superseded
 from sparkdl.cluster.shutdown import stop_requested
 from sparkdl.errors import ErrorContext, InvalidInput, Stopped, WorkerFailed, WorkerLost
+from tests.report.made import gang, written
 from tests.sessions import ROOT
-from tests.telemetry.html.made import gang, written
 
 
 def python(*words, cwd=ROOT):

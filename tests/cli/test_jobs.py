@@ -34,8 +34,8 @@ from sparkdl.cli.commands import run
 from sparkdl.cli.data import Data
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.persistence.formatting import format_full_value
-from sparkdl.ml.persistence.param_values import allowed_types
 from sparkdl.rounds.local_solvers import NewtonCG
+from sparkdl.serving.format.param_values import allowed_types
 from tests.sessions import ROOT
 
 CONFIG = {

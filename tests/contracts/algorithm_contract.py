@@ -24,7 +24,7 @@ from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.rounds import to_send
 from sparkdl.rounds.loop import Round, Rounds
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 ROWS = 90
 COLUMNS = Columns(

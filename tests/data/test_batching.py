@@ -20,7 +20,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.prefetch import prefetch
 from sparkdl.data.sampler import Plan
 from sparkdl.errors import InvalidInput
-from sparkdl.training.loss import Criterion
+from sparkdl.training.objective.loss import Criterion
 from tests.data.spooled import cut, shards_of, shuffled
 
 ID = InputColumn("id", "int64")

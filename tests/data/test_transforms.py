@@ -17,7 +17,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.transforms import AssembledInputs, Transforms, collated
 from sparkdl.errors import InvalidInput
-from sparkdl.training.loss import Criterion
+from sparkdl.training.objective.loss import Criterion
 from tests.data.spooled import cut, shards_of
 
 SIZES = (37, 0, 12)

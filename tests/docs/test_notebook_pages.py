@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 from tests.notebooks.executing import kinds
-from tests.telemetry.html.looking import find_browser
+from tests.report.looking import find_browser
 
 GUIDES = {"docs/images.md": "images", "docs/text.md": "text", "docs/sizing.md": "scaling"}
 PHONE = 500  # pixels: no browser's window is narrower

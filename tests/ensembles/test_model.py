@@ -22,8 +22,8 @@ from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
 from tests.ensembles.fakes import VECTORS, linear, member, members, outputs
 from tests.ml import nets
-from tests.ml.inference.test_inference import X, plan
-from tests.ml.inference.test_inference import features as data
+from tests.ml.test_udf import X, plan
+from tests.ml.test_udf import features as data
 
 pytestmark = pytest.mark.slow
 

@@ -28,7 +28,7 @@ from sparkdl.rounds import Memory, State, Update
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.local_solvers import LocalSGDSolver
 from sparkdl.rounds.loop import Rounds
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from tests.chaos.runs import Momentum
 from tests.faults.fault import Fault
 from tests.faults.places import watch_files

@@ -21,11 +21,11 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack, read_state
-from sparkdl.ml.inference.predictor import Predictor
-from sparkdl.ml.inference.trained_module import TrainedModule
+from sparkdl.serving.predictor import Predictor
+from sparkdl.serving.trained_module import TrainedModule
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from sparkdl.training.spec import Trained
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging

@@ -28,7 +28,7 @@ from sparkdl.rounds.local_solvers import LocalSGDSolver
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L1
 from sparkdl.training.loop import Training, train
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 pytestmark = [
     pytest.mark.gpu,

@@ -26,10 +26,10 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import checked, fits
+from sparkdl.training.cost.traffic import Traffic
 from sparkdl.training.layouts import Layout
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
-from sparkdl.training.strategies.traffic import Traffic
 
 # sparkdl makes the objects of these classes itself, from checked values or from measurements.
 OWN = """

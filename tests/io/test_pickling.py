@@ -14,7 +14,7 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship, unship
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 LOCK = threading.Lock()
 

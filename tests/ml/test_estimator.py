@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from sparkdl import ParallelSGD, TorchClassifier
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.persistence.param_values import same
+from sparkdl.serving.format.param_values import same
 from tests.ml import nets, rows
 from tests.ml.rows import ARRAYS, ROWS, X
 from tests.ml.test_params import state

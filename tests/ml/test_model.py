@@ -17,7 +17,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
 from tests.ml import nets
-from tests.ml.inference.test_inference import X, features, plan
+from tests.ml.test_udf import X, features, plan
 
 FLOAT = torch.from_numpy(X).float()
 

@@ -30,9 +30,9 @@ from sparkdl.data.columns import InputColumn
 from sparkdl.data.transforms import AssembledInputs
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.persistence.param_values import same
 from sparkdl.rounds.local_solvers import LocalSGDSolver
-from sparkdl.training.optimizers import optimizer_factory
+from sparkdl.serving.format.param_values import same
+from sparkdl.training.objective.optimizers import optimizer_factory
 from tests.ml import nets
 from tests.ml.rows import Steps
 

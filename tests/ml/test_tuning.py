@@ -14,7 +14,7 @@ from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.tuning import ParamGridBuilder, TrainValidationSplit, TrainValidationSplitModel
 
 from sparkdl.ml import param_maps
-from sparkdl.ml.persistence.param_values import same
+from sparkdl.serving.format.param_values import same
 from tests.ml import rows
 from tests.ml.rows import ROWS, Steps
 from tests.ml.test_params import state

@@ -18,10 +18,10 @@ from sparkdl import ParallelSGD, TorchModel, WarmStart
 from sparkdl.cli.pipeline.stages import _warmed
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.inference.scorer import restored
-from sparkdl.ml.persistence.export import export, load
 from sparkdl.rounds.parameters import module_of, start
-from sparkdl.training.objective import Objective
+from sparkdl.serving.format.export import export, load
+from sparkdl.serving.scorer import restored
+from sparkdl.training.objective.objective import Objective
 from tests.ml import nets
 from tests.ml.rows import ROWS, classifier
 

@@ -22,7 +22,7 @@ from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.local_solvers import ConjugateGradient
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L1, L2, Box, ElasticNet
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from tests.rounds.data import a9a, adult, diabetes
 
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("id", "int64"), floating="float64")

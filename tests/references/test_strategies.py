@@ -16,7 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip

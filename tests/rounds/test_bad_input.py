@@ -25,7 +25,7 @@ from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.inspection import InspectShard, inspect_shards
 from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver, NewtonCG
 from sparkdl.rounds.loop import Rounds
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from tests.contracts.algorithm_contract import COLUMNS, data, objective
 
 EVERY = [

@@ -26,7 +26,7 @@ from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L1
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from tests.contracts.algorithm_contract import data
 from tests.rounds.simulated_gpu import simulated_gpu
 

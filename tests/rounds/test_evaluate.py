@@ -18,7 +18,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.rounds.evaluate import ROWS, as_only_shard, batches, evaluate
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 ID = InputColumn("id", "int64")
 PLAIN = Columns((InputColumn("x"),), InputColumn("y"), row_id=ID)

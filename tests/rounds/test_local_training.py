@@ -21,7 +21,7 @@ from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_solvers import ConjugateGradient
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.loop import Rounds
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from tests.contracts.algorithm_contract import data, shards_of, states
 
 RATE = 0.05

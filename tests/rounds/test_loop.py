@@ -27,8 +27,8 @@ from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.local_state import LocalState
 from sparkdl.rounds.loop import Rounds
-from sparkdl.training.labels import Classes
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.labels import Classes
+from sparkdl.training.objective.objective import Objective
 from tests.object_store import object_store
 
 ROWS = 120

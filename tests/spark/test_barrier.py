@@ -15,13 +15,13 @@ import pytest
 from sparkdl.cluster.failure import Failure, WorkerResult
 from sparkdl.errors import ErrorContext, PeerLost
 from sparkdl.io.threads import in_background
+from sparkdl.net.protocol import ProtocolError
 from sparkdl.spark import address_exchange
 from sparkdl.spark.address_exchange import AddressBook, DriverExchange
 from sparkdl.spark.barrier import Rendezvous, _interruptible, assemble, pieces
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.python_worker import freeze_imports, local_directory
 from sparkdl.telemetry.channel import Channel
-from sparkdl.telemetry.protocol import ProtocolError
 from tests.listening import LONG, nobody
 
 LARGE = os.urandom((5 << 20) + 3)

@@ -21,7 +21,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from tests.sessions import frame
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]

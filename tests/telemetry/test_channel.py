@@ -1,6 +1,6 @@
 """Strangers send nothing to the listener, and workers' events arrive in order.
 
-These tests speak the wire format by hand, from its description in ``sparkdl.telemetry.protocol``, so that the format
+These tests speak the wire format by hand, from its description in ``sparkdl.net.protocol``, so that the format
 cannot change unseen.
 """
 
@@ -20,11 +20,11 @@ from dataclasses import replace
 import pytest
 
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry import protocol
-from sparkdl.telemetry import server as server_module
+from sparkdl.net import protocol
+from sparkdl.net import server as server_module
+from sparkdl.net.protocol import Connection, Endpoint
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event
-from sparkdl.telemetry.protocol import Connection, Endpoint
 from sparkdl.telemetry.recorder import Recorder
 from tests.listening import LONG, still_works, values
 

@@ -11,7 +11,7 @@ import pytest
 
 from sparkdl.telemetry.chrome_trace import Clocks, trace
 from sparkdl.telemetry.event import Event
-from tests.telemetry.html import made
+from tests.report import made
 
 NOW = made.START
 

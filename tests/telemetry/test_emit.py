@@ -12,8 +12,8 @@ import time
 import pytest
 
 import sparkdl.telemetry.recorder as recorder_module
+from sparkdl.data.clock import Clock
 from sparkdl.telemetry.channel import Channel
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.emit import record, recording, span
 from sparkdl.telemetry.event_reader import read_events
 from sparkdl.telemetry.recorder import Recorder

@@ -20,7 +20,7 @@ from sparkdl.telemetry.event_reader import merged, read_events, thinned
 from sparkdl.telemetry.recorder import EventCounts
 from tests.listening import nobody
 from tests.object_store import object_store
-from tests.telemetry.html import made
+from tests.report import made
 
 
 def event(at: int, kind: str = "count", **fields: Any) -> Event:

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparkdl.data.clock import Clock
 from sparkdl.telemetry.bottlenecks import PhaseTotals, spending, verdict, with_startup
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import StepTimer, end_step, enter_phase, flush, measuring
-from tests.telemetry.html.made import START, event
+from tests.report.made import START, event
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.reducers.exact import Exact
 from sparkdl.training.strategies.reducers.topk import TopK

@@ -32,8 +32,8 @@ from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loop import Training
-from sparkdl.training.metrics import MetricAccumulator, local_states, observe, open_metrics, together
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.metrics import MetricAccumulator, local_states, observe, open_metrics, together
+from sparkdl.training.objective.objective import Objective
 from tests.contracts import work
 
 CLASSES = work.Seeded(work.Classifier)

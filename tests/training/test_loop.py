@@ -26,7 +26,7 @@ from sparkdl.io.weights import unpack
 from sparkdl.telemetry.event import Event
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from sparkdl.training.spec import Trained
 from sparkdl.training.strategies import average_buffers
 from tests.contracts import work

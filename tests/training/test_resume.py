@@ -22,9 +22,9 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.io.serialization import pack_state, unpack_state
-from sparkdl.training.ema import EMA
+from sparkdl.training.callbacks.ema import EMA
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import Trained
 from tests.chaos.runs import assert_alike, data, untimed

@@ -28,8 +28,8 @@ from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
-from sparkdl.training.objective import Objective
-from sparkdl.training.optimizers import OPTIMIZERS, optimizer_factory
+from sparkdl.training.objective.objective import Objective
+from sparkdl.training.objective.optimizers import OPTIMIZERS, optimizer_factory
 
 ROWS = 12
 DATA = {"x": np.random.default_rng(0).normal(size=(ROWS, 3)), "y": np.arange(ROWS) % 2.0}

@@ -48,10 +48,10 @@ from sparkdl.io.fields import Count, checked, within
 from sparkdl.ml.evaluation import finite
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
-from sparkdl.ml.persistence.factory import MODULES
 from sparkdl.ml.persistence.reader_writer import modules_of, session_trust
 from sparkdl.ml.persistence.registry import Versions
 from sparkdl.ml.tracking.registration import Registration
+from sparkdl.serving.format.factory import MODULES
 from sparkdl.spark.jvm import forwarding_sigterm, qualify
 from sparkdl.spark.warm_up import warm_up
 

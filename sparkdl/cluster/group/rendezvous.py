@@ -28,9 +28,9 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 from torch.distributed.distributed_c10d import _abort_process_group
 
 from sparkdl.cluster.group.devices import choose, find_gpus
-from sparkdl.cluster.group.network import interface_of, listen
 from sparkdl.cluster.group.world import World, reaching_peers
 from sparkdl.errors import PeerLost
+from sparkdl.net.addresses import interface_of, listen
 
 AllGather = Callable[[str], Sequence[str]]
 """Gives every worker's line to every worker, in rank order; blocks until all have called it."""

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
+from sparkdl.data.clock import Clock
 from sparkdl.errors import PeerLost
-from sparkdl.telemetry.clock import Clock
 
 DATA = "data"  # the axis of all workers
 

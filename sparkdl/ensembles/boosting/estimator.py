@@ -27,8 +27,8 @@ from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.ensembles.resampling.validation_rows import with_validation_column
 from sparkdl.ensembles.target import Target, check_outputs, target_of
 from sparkdl.errors import InvalidInput
-from sparkdl.training.early_stopping import EarlyStopping
-from sparkdl.training.objective import OutputKind
+from sparkdl.training.callbacks.early_stopping import EarlyStopping
+from sparkdl.training.objective.objective import OutputKind
 
 Rounds = GradientRounds | SammeRounds
 _RATES = {"classifier": 1.0, "regressor": 0.1}

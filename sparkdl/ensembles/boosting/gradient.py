@@ -27,7 +27,7 @@ from sparkdl.ensembles.target import Target, not_finite
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.columns import col
 from sparkdl.spark.exact_sums import exact_sums
-from sparkdl.training.early_stopping import EarlyStopping
+from sparkdl.training.callbacks.early_stopping import EarlyStopping
 
 RESIDUAL = "sparkdl residual"
 

@@ -24,9 +24,9 @@ from torch.func import functional_call, stack_module_state
 
 from sparkdl.ensembles.combine.rules import Combining, stack_outputs
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.inference.scorer import restored
-from sparkdl.ml.persistence.param_values import same
-from sparkdl.training.objective import ModelFactory
+from sparkdl.serving.format.param_values import same
+from sparkdl.serving.scorer import restored
+from sparkdl.training.objective.objective import ModelFactory
 
 _FLAT = 2  # dimensions of the weights of linear layers, embeddings and norms
 _PROBED = 2  # rows

@@ -25,8 +25,8 @@ from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.ml.persistence.factory import Trust
 from sparkdl.ml.persistence.reader_writer import load_saved
+from sparkdl.serving.format.factory import Trust
 
 _MODEL = "model"
 _RECORD = "member.json"

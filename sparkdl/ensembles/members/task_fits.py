@@ -32,7 +32,7 @@ from sparkdl.ml.param_declaration import Scope
 from sparkdl.rounds.inspection import DataSummary, InspectShard, inspect_shards
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import ROW_ID
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 
 def fit_in_tasks(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Models:

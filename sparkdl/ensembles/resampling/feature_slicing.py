@@ -28,7 +28,7 @@ from sparkdl.ensembles.base_learner import changed, column
 from sparkdl.ensembles.resampling.subspace import Subspace, masked
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
-from sparkdl.ml.persistence.export import Signature
+from sparkdl.serving.format.export import Signature
 from sparkdl.spark.columns import col, transport_cast
 
 _SLICED = "sparkdl features"

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, Natural, Share, checked, one_of
-from sparkdl.ml.persistence.export import Signature
-from sparkdl.training.objective import ModelFactory
+from sparkdl.serving.format.export import Signature
+from sparkdl.training.objective.objective import ModelFactory
 
 _NAMED = {"sqrt": math.sqrt, "log2": math.log2}
 Size = Annotated[str, one_of(_NAMED)] | Count | Share

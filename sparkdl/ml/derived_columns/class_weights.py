@@ -30,8 +30,8 @@ from sparkdl.ml.params import TrainingParams
 from sparkdl.spark.columns import col
 from sparkdl.spark.exact_sums import sums_by
 from sparkdl.spark.jvm import job_description
-from sparkdl.training.labels import Classes
-from sparkdl.training.loss import as_module
+from sparkdl.training.objective.labels import Classes
+from sparkdl.training.objective.loss import as_module
 
 _MOST_CLASSES = 100_000  # of unknown number
 

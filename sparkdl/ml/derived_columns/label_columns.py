@@ -10,12 +10,12 @@ from torch import nn
 
 from sparkdl.data.columns import InputColumn, check_one_length
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.inference.outputs import Outputs
 from sparkdl.ml.params import TrainingParams
+from sparkdl.serving.outputs import Outputs
 from sparkdl.spark.columns import VECTORS
-from sparkdl.training.labels import Classes
-from sparkdl.training.loss import as_module
-from sparkdl.training.objective import OutputKind
+from sparkdl.training.objective.labels import Classes
+from sparkdl.training.objective.loss import as_module
+from sparkdl.training.objective.objective import OutputKind
 
 # They compare the scores of exclusive classes, or take class indices.
 _OF_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss, nn.MultiLabelMarginLoss)

@@ -22,7 +22,7 @@ from sparkdl.ml.derived_columns.class_weights import ClassWeights, WeightsByClas
 from sparkdl.ml.params import TrainingParams
 from sparkdl.spark.columns import col, same_names, select_columns, transport_cast
 from sparkdl.spark.fingerprint import number_hashed, row_hash
-from sparkdl.training.labels import Classes
+from sparkdl.training.objective.labels import Classes
 
 logger = logging.getLogger(__name__)
 

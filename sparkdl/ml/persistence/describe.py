@@ -34,9 +34,9 @@ from torch import Tensor, dtype, nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_pieces
-from sparkdl.ml.persistence import code
 from sparkdl.ml.persistence.formatting import format_full_value, is_opaque
 from sparkdl.ml.persistence.nested_params import aliases, params_in
+from sparkdl.serving.format import code
 
 _SCALARS = (bool, int, float, complex, str, bytes, range, type(None), Enum, dtype, np.generic)
 _NUMBERS = (Tensor, np.ndarray, Matrix)

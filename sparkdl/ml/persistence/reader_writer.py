@@ -28,10 +28,10 @@ from pyspark.sql import SparkSession
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickling import ship, unpickled
-from sparkdl.ml.persistence.factory import MODULES, NO_TRUST, Trust
 from sparkdl.ml.persistence.nested_params import within
-from sparkdl.ml.persistence.param_values import NotDescribable, allowed_types, is_plain
-from sparkdl.ml.persistence.saved_folder import FORMAT, OBJECTS, TRUST, SavedFolder, fields_of
+from sparkdl.serving.format.factory import MODULES, NO_TRUST, Trust
+from sparkdl.serving.format.param_values import NotDescribable, allowed_types, is_plain
+from sparkdl.serving.format.saved_folder import FORMAT, OBJECTS, TRUST, SavedFolder, fields_of
 from sparkdl.spark.jvm import qualify
 
 _METADATA = re.compile(r"(?:^|(?<=/))metadata(?=/|$)")  # a folder of files, or a file

@@ -22,11 +22,11 @@ from pyspark.ml.util import DefaultParamsWriter
 
 from sparkdl.io import files
 from sparkdl.io.optional_imports import required
-from sparkdl.ml.inference.model_cache import CachedModel
-from sparkdl.ml.inference.predictor import Predictor
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import Writer
 from sparkdl.ml.tracking.connection import EXTRA
+from sparkdl.serving.model_cache import CachedModel
+from sparkdl.serving.predictor import Predictor
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
 from sparkdl.io.optional_imports import required
 from sparkdl.ml.estimator import DistributedEstimator
-from sparkdl.ml.features import reader
-from sparkdl.ml.features.conversion import arrow_type
-from sparkdl.ml.inference.loading import load_predictor
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import load_saved, session_trust
 from sparkdl.ml.tracking.mlflow_model import ServedModel, columns_schema
+from sparkdl.serving.features import reader
+from sparkdl.serving.features.conversion import arrow_type
+from sparkdl.serving.loading import load_predictor
 from sparkdl.spark.columns import check_frame, col
 from sparkdl.spark.jvm import qualify
 

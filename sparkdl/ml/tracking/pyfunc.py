@@ -5,9 +5,9 @@ MLflow runs the code that a logged model names, so pickled parts are loaded as w
 
 from __future__ import annotations
 
-from sparkdl.ml.inference.loading import load_predictor
-from sparkdl.ml.inference.predictor import Predictor
-from sparkdl.ml.inference.saved_pipeline import SavedPipeline
+from sparkdl.serving.loading import load_predictor
+from sparkdl.serving.predictor import Predictor
+from sparkdl.serving.saved_pipeline import SavedPipeline
 
 
 def _load_pyfunc(path: str) -> Predictor | SavedPipeline:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl.telemetry.event import Event
-from sparkdl.training.callbacks import check_methods
+from sparkdl.training.callbacks.callback import check_methods
 
 __all__ = ["TrackerContext", "TrackerList"]
 

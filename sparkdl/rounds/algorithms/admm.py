@@ -64,7 +64,7 @@ from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_solvers import NewtonCG, Problem
 from sparkdl.rounds.parameters import flatten, module_of, rest, start, unflatten, weights_of
 from sparkdl.rounds.prox import Prox, penalised
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 _DECREASE = 0.999  # of the combined residual, for momentum
 _Factor = Annotated[float, Rule("a finite number of at least 1", lambda number: 1 <= number < math.inf)]

@@ -38,8 +38,8 @@ from sparkdl.rounds.aggregation import average, positive, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_training import Local, toward
 from sparkdl.rounds.parameters import Weights, flatten, load, module_of, rest, start, trainable, unflatten
-from sparkdl.training.loss import Criterion
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.loss import Criterion
+from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies.outer_update import outer_update
 
 

@@ -31,7 +31,7 @@ from sparkdl.rounds.evaluate import evaluate
 from sparkdl.rounds.line_search import Point, Search, begin, observe
 from sparkdl.rounds.parameters import flatten, gradient_of, module_of, start, trainable, unflatten
 from sparkdl.rounds.prox import penalised
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from sparkdl.rounds.aggregation import average, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_training import Local
 from sparkdl.rounds.parameters import averaged, module_of, start, trainable, weights_of
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkdl.errors import ClusterUnavailable, InvalidInput
+from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.diagnosis.check import Check, judged
 from sparkdl.spark.diagnosis.connections import unique
 from sparkdl.spark.slots.capacity import (
@@ -19,7 +20,6 @@ from sparkdl.spark.slots.capacity import (
     find_slots,
     wait_for_slots,
 )
-from sparkdl.telemetry.protocol import Endpoint
 
 Reports = Sequence[Mapping[str, Any]]
 """The reports of ``examine``; an executor may have several."""

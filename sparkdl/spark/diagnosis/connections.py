@@ -18,12 +18,12 @@ from typing import Any
 
 from pyspark import BarrierTaskContext
 
-from sparkdl.cluster.group.network import interface_of, listen, worker_address
 from sparkdl.errors import InvalidInput, PeerLost
+from sparkdl.net.addresses import interface_of, listen, worker_address
+from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.address_exchange import DriverExchange, Rendezvous
 from sparkdl.spark.diagnosis.check import Check, judged, listed
 from sparkdl.spark.diagnosis.link import LinkSpeed, answering, measure
-from sparkdl.telemetry.protocol import Endpoint
 
 CONNECT = 5.0
 """Seconds until a connection fails."""

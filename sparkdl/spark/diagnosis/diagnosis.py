@@ -13,11 +13,12 @@ import torch
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster.group.network import split_host
 from sparkdl.cluster.group.world import World, has_gloo
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io.pickling import ship
+from sparkdl.net.addresses import split_host
+from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.address_exchange import AddressBook
 from sparkdl.spark.cluster import SparkCluster, driver_channel
 from sparkdl.spark.diagnosis import examination
@@ -51,7 +52,6 @@ from sparkdl.spark.diagnosis.probes import ChannelProbe, disks
 from sparkdl.spark.jvm import setting
 from sparkdl.spark.slots.capacity import executors, find_slots
 from sparkdl.spark.warm_up import share_workers
-from sparkdl.telemetry.protocol import Endpoint
 
 _OF_EXECUTORS = ("versions", "gloo", "disk", "driver")
 # Seconds for which tasks keep their slots: some, and as long as the driver needs to start the jobs of the others.

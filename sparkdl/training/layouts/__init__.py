@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 
 class GradientSink(Protocol):

@@ -25,8 +25,8 @@ from sparkdl.training.layouts.arithmetic import (
     in_channels_last,
     sync_batch_norm,
 )
-from sparkdl.training.loss import shapes
-from sparkdl.training.objective import Objective, forward, trained
+from sparkdl.training.objective.loss import shapes
+from sparkdl.training.objective.objective import Objective, forward, trained
 
 _LISTED = 5  # differences that a message lists
 

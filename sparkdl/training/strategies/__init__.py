@@ -15,11 +15,11 @@ from torch import nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
+from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.clock import Clock
+from sparkdl.training.cost.cost_model import LOOPBACK, Cost, Exchange, Link, cost, described, hosts_of, shapes_of
+from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies.cost_model import LOOPBACK, Cost, Exchange, Link, cost, described, hosts_of, shapes_of
-from sparkdl.training.strategies.traffic import Hosts
 
 
 class Sync(Protocol):

@@ -26,17 +26,17 @@ from torch import nn
 
 from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.data.batch import Batch
+from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.training.cost.cost_model import Exchange, during_backward
+from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import Strategy, Sync, equalise
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
-from sparkdl.training.strategies.cost_model import Exchange, during_backward
 from sparkdl.training.strategies.reducers import PendingReduce, Reducer, traffic_of
 from sparkdl.training.strategies.reducers.exact import Exact
-from sparkdl.training.strategies.traffic import Hosts
 
 
 @dataclass(frozen=True)

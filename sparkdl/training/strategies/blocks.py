@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.telemetry.emit import notify
 from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.training.cost.cost_model import Exchange, every_nth
+from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
-from sparkdl.training.strategies.cost_model import Exchange, every_nth
 from sparkdl.training.strategies.reducers import Reducer, traffic_of
 from sparkdl.training.strategies.reducers.exact import Exact
-from sparkdl.training.strategies.traffic import Hosts
 
 BUCKET_BYTES = 25 << 20
 

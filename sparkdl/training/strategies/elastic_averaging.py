@@ -23,16 +23,16 @@ from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
+from sparkdl.data.clock import Clock
 from sparkdl.io.fields import CheckedFields, Count, Share
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.training.cost.cost_model import Exchange
+from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import Strategy, equalise
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, block_exchanges, by_index
 from sparkdl.training.strategies.buckets import make_buckets
-from sparkdl.training.strategies.cost_model import Exchange
 from sparkdl.training.strategies.reducers import Reducer
-from sparkdl.training.strategies.traffic import Hosts
 
 
 @dataclass(frozen=True)

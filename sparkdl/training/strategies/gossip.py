@@ -27,16 +27,17 @@ from torch import nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
+from sparkdl.data.clock import Clock
 from sparkdl.data.sampler import generator
 from sparkdl.io.fields import CheckedFields, Count, Seed, one_of
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.training.cost import traffic
+from sparkdl.training.cost.cost_model import Exchange, every_nth
+from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, Sync, equalise, traffic
+from sparkdl.training.strategies import Strategy, Sync, equalise
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum
 from sparkdl.training.strategies.buckets import make_buckets
-from sparkdl.training.strategies.cost_model import Exchange, every_nth
-from sparkdl.training.strategies.traffic import Hosts
 
 GRAPHS = ("ring", "random")
 

@@ -35,19 +35,19 @@ from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
+from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import BelowOne, CheckedFields, Count, Natural, Positive, checked
-from sparkdl.telemetry.clock import Clock
 from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.training.cost.cost_model import Exchange
+from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import Strategy, average_buffers, equalise
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, block_exchanges, by_index
 from sparkdl.training.strategies.buckets import make_buckets
-from sparkdl.training.strategies.cost_model import Exchange
 from sparkdl.training.strategies.outer_update import outer_update
 from sparkdl.training.strategies.reducers import Reducer
-from sparkdl.training.strategies.traffic import Hosts
 
 
 @dataclass(frozen=True)

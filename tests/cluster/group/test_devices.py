@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 
 from sparkdl.cluster.group.devices import Gpus, choose, computing_on, find_gpus, free_memory, task_device
-from sparkdl.cluster.group.network import interface_of
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
 from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.net.addresses import interface_of
 
 UUIDS = ["11111111-aaaa", "22222222-bbbb", "33333333-cccc", "44444444-dddd"]
 

@@ -18,7 +18,7 @@ from sparkdl.ensembles.boosting.gradient import RESIDUAL, GradientRounds, start_
 from sparkdl.ensembles.target import Target
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.columns import ROW_ID
-from sparkdl.training.early_stopping import EarlyStopping
+from sparkdl.training.callbacks.early_stopping import EarlyStopping
 from tests.ensembles.fakes import Cut, rows
 from tests.rounds.data import diabetes
 from tests.sessions import frame

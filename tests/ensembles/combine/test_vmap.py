@@ -13,9 +13,9 @@ from sparkdl.data.batch import Ragged
 from sparkdl.ensembles.combine.rules import Combining
 from sparkdl.ensembles.combine.vmap import VmapEnsemble, same_architecture
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.inference.batch_size import batch_rows
-from sparkdl.ml.inference.model_cache import CachedModel
-from sparkdl.ml.inference.scorer import score
+from sparkdl.serving.batch_size import batch_rows
+from sparkdl.serving.model_cache import CachedModel
+from sparkdl.serving.scorer import score
 from tests.ml import nets
 
 X = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 6))).float()

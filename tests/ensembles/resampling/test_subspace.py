@@ -16,9 +16,9 @@ from sparkdl.ensembles.resampling.subspace import Masked, MaskedFactory, Subspac
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.io.weights import pack, unpack
-from sparkdl.ml.persistence.export import export
-from sparkdl.ml.persistence.factory import Trust
-from sparkdl.ml.persistence.param_values import allowed_types
+from sparkdl.serving.format.export import export
+from sparkdl.serving.format.factory import Trust
+from sparkdl.serving.format.param_values import allowed_types
 from tests.ml import nets
 
 THREE = [([3], "float32")]

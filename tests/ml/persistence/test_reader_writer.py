@@ -21,11 +21,11 @@ from sparkdl import Bagging, EnsembleModel, TorchModel, TorchRegressor
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence import reader_writer
-from sparkdl.ml.persistence.param_values import same
 from sparkdl.ml.persistence.reader_writer import escaped, modules_of
+from sparkdl.serving.format.param_values import same
 from tests.ml import nets
-from tests.ml.persistence.test_export import Choosy, rewritten
-from tests.ml.persistence.test_factory import Callback, by_row
+from tests.serving.format.test_export import Choosy, rewritten
+from tests.serving.format.test_factory import Callback, by_row
 
 SCALED = partial(nets.Scaled, 5, scale=0.5)
 ODD = "a b[1]{c,d}*?%20#\u00e9^\\"
@@ -189,7 +189,7 @@ def test_functions_need_their_module(spark, tmp_path):
     line(partial(plus, 3)).save(path)
     estimator.save(f"{path}s")
     Pipeline(stages=[estimator]).save(f"{path}es")
-    assert modules_of(Bagging(base=Pipeline(stages=[estimator]))) == ["tests.ml.persistence.test_factory", __name__]
+    assert modules_of(Bagging(base=Pipeline(stages=[estimator]))) == ["tests.serving.format.test_factory", __name__]
     spark.conf.set("spark.sparkdl.modules", "other")
     try:
         for load, name in ((TorchModel.load, path), (TorchRegressor.load, f"{path}s"), (Pipeline.load, f"{path}es")):
@@ -198,7 +198,7 @@ def test_functions_need_their_module(spark, tmp_path):
         for reader in (TorchModel.read().trust(), TorchModel.read().trust(False, [__name__])):
             assert reader.load(path)._trained.factory.func is plus
         assert TorchRegressor.load(f"{path}s", modules=["tests.ml"]).getModel() is plus
-        spark.conf.set("spark.sparkdl.modules", f" {__name__} , tests.ml.persistence.test_factory")
+        spark.conf.set("spark.sparkdl.modules", f" {__name__} , tests.serving.format.test_factory")
         assert Pipeline.load(f"{path}es").getStages()[0].getLoss() is by_row
     finally:
         spark.conf.set("spark.sparkdl.modules", "tests")

@@ -18,10 +18,10 @@ import pytest
 from sparkdl.data.columns import InputColumn
 from sparkdl.ml.tracking import MLflow
 from tests.ml import nets
-from tests.ml.inference.test_predictor import X, made
-from tests.ml.inference.test_predictor import columns as predict
-from tests.ml.persistence.test_export import Choosy
 from tests.ml.tracking.fake_run import FakeRun, epoch, runs
+from tests.serving.format.test_export import Choosy
+from tests.serving.test_predictor import X, made
+from tests.serving.test_predictor import columns as predict
 from tests.sessions import ROOT
 
 TOKENS = [[1, 2], [], [3, 4, 5]]

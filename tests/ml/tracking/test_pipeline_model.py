@@ -15,12 +15,12 @@ from torch import nn
 from sparkdl import TorchClassifier, TorchModel
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io.weights import pack
-from sparkdl.ml.features import assembling
-from sparkdl.ml.features.column import Column
-from sparkdl.ml.inference.loading import load_predictor
 from sparkdl.ml.tracking import registration as registration_module
 from sparkdl.ml.tracking.pipeline_model import check_stages, verify
 from sparkdl.ml.tracking.registration import Registration
+from sparkdl.serving.features import assembling
+from sparkdl.serving.features.column import Column
+from sparkdl.serving.loading import load_predictor
 
 SCHEMA = "name string, age double, visits bigint, member boolean, paid float, scores array<double>"
 ROWS = [

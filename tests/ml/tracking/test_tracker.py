@@ -9,7 +9,7 @@ import pytest
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.tracking.tracker import TrackerContext, TrackerList
 from sparkdl.telemetry.event import Event
-from sparkdl.training.callbacks import check_callbacks
+from sparkdl.training.callbacks.callback import check_callbacks
 
 
 class Diary:

@@ -21,7 +21,7 @@ from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_training import Local
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from tests.contracts import work
 from tests.contracts.algorithm_contract import AlgorithmContract
 

@@ -17,7 +17,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.algorithms.fedavg import Clients, FederatedAveraging
 from sparkdl.rounds.loop import Rounds
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 ROWS = 24
 NUMBER = np.arange(ROWS)

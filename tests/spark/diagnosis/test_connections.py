@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl.cluster.group.network import listen
+from sparkdl.net.addresses import listen
 from sparkdl.spark.diagnosis.connections import (
     Connected,
     WorkerAddress,

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from sparkdl.cluster.group.network import listen
 from sparkdl.io.threads import in_background
+from sparkdl.net.addresses import listen
 from sparkdl.spark.diagnosis import link
 from sparkdl.spark.diagnosis.link import answering, measure
 

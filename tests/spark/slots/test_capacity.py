@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from sparkdl.cluster.group.network import list_interfaces
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
+from sparkdl.net.addresses import list_interfaces
 from sparkdl.spark import cluster as spark_cluster
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.diagnosis.checks import dynamic_allocation_check, encryption_check

@@ -13,7 +13,7 @@ from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts.arithmetic import LossScaler, exchanges_statistics, sync_batch_norm, tf32
 from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 
 X = torch.rand(8, 3, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)

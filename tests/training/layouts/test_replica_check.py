@@ -19,7 +19,7 @@ from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
 from sparkdl.training.strategies.local_sgd import LocalSGD, LocalSGDSync
 from tests.contracts.strategy_contract import Case, numbers
-from tests.training.test_callbacks import fit, training
+from tests.training.callbacks.test_callbacks import fit, training
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "complex64", "int64", "int8", "bool")
 

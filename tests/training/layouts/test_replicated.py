@@ -16,7 +16,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from tests.contracts import work
 
 SGD = partial(torch.optim.SGD, lr=0.1)

@@ -15,10 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.batch import Batch
+from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
-from sparkdl.telemetry.clock import Clock
 from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
-from sparkdl.training.objective import Objective
+from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.training.strategies.buckets import Bucket
 from tests.contracts import work

@@ -16,7 +16,7 @@ from docs.examples.reducer import HalfPrecision
 from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.errors import InvalidInput
-from sparkdl.training.ema import EMA
+from sparkdl.training.callbacks.ema import EMA
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.buckets import make_buckets

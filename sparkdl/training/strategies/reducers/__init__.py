@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput
+from sparkdl.training.cost.traffic import Hosts, Traffic, one_per_host
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.traffic import Hosts, Traffic, one_per_host
 
 
 class PendingReduce(Protocol):

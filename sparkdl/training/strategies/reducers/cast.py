@@ -18,12 +18,12 @@ import torch
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.fields import CheckedFields
+from sparkdl.training.cost.traffic import Hosts, Traffic, all_reduce, at_once
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce
 from sparkdl.training.strategies.reducers.exact import ExactReduction
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange
 from sparkdl.training.strategies.reducers.residuals import check_real
-from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce, at_once
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

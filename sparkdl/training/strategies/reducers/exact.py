@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.cluster.group.world import Group, reaching_peers
+from sparkdl.training.cost.traffic import Hosts, Traffic, all_reduce
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, Reducer, sent_bytes
-from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce
 
 
 def ring_bytes(size: int, workers: int) -> int:

@@ -35,10 +35,10 @@ from sparkdl.cluster.group.mesh import Rule, by_host, consecutive, leaders, spli
 from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.io.fields import CheckedFields, Count
 from sparkdl.io.threads import in_background
+from sparkdl.training.cost.traffic import Hosts, Traffic, layered
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, Reduction
 from sparkdl.training.strategies.reducers.exact import ring_bytes
-from sparkdl.training.strategies.traffic import Hosts, Traffic, layered
 
 
 @dataclass(frozen=True)

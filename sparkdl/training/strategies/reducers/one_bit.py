@@ -35,6 +35,7 @@ from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.fields import CheckedFields, Natural
+from sparkdl.training.cost.traffic import Hosts, Traffic, all_gather, all_reduce, all_to_all, at_once
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.exact import ring_bytes
@@ -46,7 +47,6 @@ from sparkdl.training.strategies.reducers.residuals import (
     residual_dtype,
     zero_residual,
 )
-from sparkdl.training.strategies.traffic import Hosts, Traffic, all_gather, all_reduce, all_to_all, at_once
 
 # The product moves bit 8 i of a number, the lowest of its byte i, to bit 56 + i: no other bits meet there.
 _GATHER = sum(1 << 56 - 7 * i for i in range(8))

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.fields import CheckedFields, Count, Natural, Positive, Seed
+from sparkdl.training.cost.traffic import Hosts, Traffic, all_reduce
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.exact import ring_bytes
@@ -44,7 +45,6 @@ from sparkdl.training.strategies.reducers.residuals import (
     residual_dtype,
     zero_residual,
 )
-from sparkdl.training.strategies.traffic import Hosts, Traffic, all_reduce
 
 
 @dataclass(frozen=True)

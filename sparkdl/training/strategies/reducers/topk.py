@@ -26,11 +26,11 @@ import torch
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.fields import CheckedFields, Share
+from sparkdl.training.cost.traffic import Hosts, Traffic, all_gather, at_once
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.pending import Finished, OneExchange
 from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, load_tensors, zero_residual
-from sparkdl.training.strategies.traffic import Hosts, Traffic, all_gather, at_once
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,114 @@
+"""Sends models to Python workers by a broadcast, once per executor for all its tasks and queries."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import torch
+from pyspark import Broadcast, TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from torch import nn
+
+from sparkdl.cluster.group.devices import task_device
+from sparkdl.serving.model_cache import SHELF, CachedModel
+from sparkdl.serving.scorer import Scorer
+from sparkdl.spark.python_worker import freeze_imports
+from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
+
+
+@dataclass(frozen=True)
+class BroadcastScorer:
+    """A scorer without factory and weights, and their pickle or its broadcast, with its hash and its bytes."""
+
+    scorer: Scorer
+    digest: str
+    size: int
+    packed: Broadcast[bytes] | bytes
+
+    def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
+        """Run ``Scorer.scores`` in a Python worker, and load the model unless the worker holds it.
+
+        At the end, also an early one or an error, the worker returns the GPU's unused memory.
+        """
+        freeze_imports()
+        context = TaskContext.get()
+        if context is not None:
+            torch.set_num_threads(context.cpus())
+        device = _device(self.scorer)
+        try:
+            loaded = SHELF.get(f"{self.digest} on {device}", self.size, partial(self._loaded, device))
+            yield from self.scorer.scores(batches, loaded)
+        finally:
+            if device.type == "cuda":
+                torch.cuda.empty_cache()  # the worker keeps the model, and other processes may need the rest
+
+    def _loaded(self, device: torch.device) -> CachedModel:
+        factory, weights = cloudpickle.loads(self.packed.value if isinstance(self.packed, Broadcast) else self.packed)
+        module = replace(self.scorer, factory=factory, weights=weights).module()
+        return CachedModel.on(device, module, self.scorer.precision)
+
+
+def _device(scorer: Scorer) -> torch.device:
+    context = TaskContext.get()  # in a Python worker, also of a user's own UDF
+    return task_device(scorer.device, assigned_gpus(context), turn=turn_of(context))
+
+
+class ModelBroadcast:
+    """The broadcast of a model, shared by the model's copies.
+
+    Spark frees a broadcast on executors and driver once no model and no query refers to it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # CrossValidator evaluates in threads
+        self._packed: bytes | None = None
+        self._digest = ""
+        self._broadcast: Broadcast[bytes] | None = None
+        self._context: Any = None
+        self._local: CachedModel | None = None
+
+    def local(self, scorer: Scorer) -> CachedModel:
+        """The model in this process; the first call for the scorer's device makes it. Scorers as for ``ship``."""
+        with self._lock:
+            if self._local is None or self._local.device.type != scorer.device:
+                self._local = CachedModel.on(_device(scorer), scorer.module(), scorer.precision)
+            return self._local
+
+    def ship(self, scorer: Scorer, session: SparkSession) -> BroadcastScorer:
+        """Prepare a scorer for a query; every call must have the same factory and weights.
+
+        Spark Connect has no broadcasts: then the query carries the model, and a warning says so.
+        """
+        without_model = replace(scorer, factory=nn.Module, weights=b"")
+        with self._lock:
+            if self._packed is None:
+                self._packed = cloudpickle.dumps((scorer.factory, scorer.weights))
+                self._digest = hashlib.sha256(self._packed).hexdigest()
+            packed = self._broadcast_or_bytes(self._packed, session)
+            return BroadcastScorer(without_model, self._digest, len(self._packed), packed)
+
+    def _broadcast_or_bytes(self, packed: bytes, session: SparkSession) -> Broadcast[bytes] | bytes:
+        try:
+            context = session.sparkContext
+        except (AttributeError, PySparkException):
+            warnings.warn(
+                f"the Spark session has no SparkContext: every task receives the model of {len(packed)} bytes.",
+                stacklevel=2,
+            )
+            return packed
+        if self._broadcast is None or self._context is not context:  # a broadcast ends with its application
+            self._broadcast, self._context = context.broadcast(packed), context
+        return self._broadcast
+
+    def __reduce__(self) -> Any:
+        """Pickle the model without its broadcast, which belongs to this application."""
+        return ModelBroadcast, ()

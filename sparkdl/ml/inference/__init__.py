@@ -1,1 +1,0 @@
-"""Predictions of a model on the rows of a DataFrame."""

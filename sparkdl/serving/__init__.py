@@ -1,0 +1,1 @@
+"""Predictions without Spark: saved models, feature stages, scoring. Serving hosts have no pyspark."""

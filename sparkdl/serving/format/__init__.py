@@ -1,0 +1,1 @@
+"""The files of a saved model: architecture, weights, Params, exports; read without pyspark."""

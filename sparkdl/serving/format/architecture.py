@@ -1,0 +1,78 @@
+"""The saved architecture of a model: its factory's name, a torch.export program, or a pickle.
+
+factory     weights.safetensors, and the factory's name and arguments in the metadata
+program     program.pt2, weights included
+pickle      model.pkl and weights.safetensors; loading needs trust
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from torch import nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io.pickling import ship, unpickled
+from sparkdl.io.weights import pack, read_state
+from sparkdl.serving.format.export import Program
+from sparkdl.serving.format.param_values import NotDescribable, allowed_types
+from sparkdl.serving.format.saved_folder import TRUST, SavedFolder
+
+_WEIGHTS = "weights.safetensors"
+_PROGRAM = "program.pt2"
+_PICKLE = "model.pkl"
+
+
+def save_architecture(
+    factory: Any, weights: bytes, module: Callable[[], nn.Module], program: Callable[[], bytes]
+) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Make the files of an architecture with its weights, and its fields for the metadata.
+
+    ``weights`` are empty if the factory carries them. ``program`` makes the bytes of a torch.export program, or raises.
+
+    Raises:
+        InvalidInput: the factory has no importable name, cannot be exported, and cannot be pickled.
+    """
+    with suppress(NotDescribable):
+        return {_WEIGHTS: weights}, {"architecture": "factory", "factory": allowed_types("model").describe(factory)}
+    try:
+        return {_PROGRAM: program()}, {"architecture": "program"}
+    except InvalidInput as error:
+        reason = error.message
+    pickled = {_PICKLE: ship(factory, "pickled, and so not saved"), _WEIGHTS: weights or pack(module())}
+    warnings.warn(
+        f"the model's architecture is saved as a pickle, which loads only with trust=True: {reason} To save it by "
+        "name, use a factory that can be imported.",
+        stacklevel=5,
+    )
+    return pickled, {"architecture": "pickle"}
+
+
+def load_architecture(saved: SavedFolder) -> tuple[Any, bytes]:
+    """Load factory and weights; raises ``InvalidInput`` if they are damaged, not trusted or not importable."""
+    architecture, path = saved.fields["architecture"], saved.path
+    if architecture == "program":
+        program = Program(saved.file(_PROGRAM), saved.trust.pickles)
+        try:
+            program()
+        except InvalidInput as error:
+            how = f" Or set the session's {TRUST} to true." if "can run code" in error.message else ""
+            raise InvalidInput(f"{path}: {error.message}{how}") from error
+        return program, b""
+    weights = saved.file(_WEIGHTS)
+    try:
+        read_state(weights)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path} is damaged: {error.message}") from error
+    if architecture == "factory":
+        factory = allowed_types("model").resolve(saved.fields["factory"], saved.trust)
+        if not callable(factory):
+            raise TypeError(f"the factory is {factory!r}")
+        return factory, weights
+    if architecture != "pickle":
+        raise KeyError(architecture)
+    saved.refuse_pickled(["the model's architecture"])
+    return unpickled(saved.file(_PICKLE), f"{path}/{_PICKLE}"), weights

@@ -1,0 +1,68 @@
+"""Loads saved models for predictions without Spark and without pyspark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io import files
+from sparkdl.io.redaction import public
+from sparkdl.serving.features.reader import PIPELINES, read_pipeline
+from sparkdl.serving.features.saved_stage import SavedStage
+from sparkdl.serving.format.factory import Trust
+from sparkdl.serving.format.saved_folder import SavedFolder, fields_of
+from sparkdl.serving.predictor import Predictor
+from sparkdl.serving.saved_pipeline import SavedPipeline, TorchStage
+from sparkdl.serving.trained_module import TrainedModule
+
+_TORCH_MODEL = "sparkdl.ml.model.TorchModel"
+
+
+def load_predictor(
+    path: files.StrPath, *, device: str = "cpu", trust: bool = False, modules: Sequence[str] = ()
+) -> Predictor | SavedPipeline:
+    """Load a saved ``TorchModel`` or ``PipelineModel``, whose ``predict`` needs neither Spark nor Java nor pyspark.
+
+    Args:
+        path: the folder that ``model.save`` wrote: a path or URI on any filesystem that pyarrow supports.
+        device: where the model computes: ``"cpu"``, ``"cuda"`` or a certain GPU, such as ``"cuda:1"``.
+        trust: also load pickled parts, which runs the code inside them, and import any name.
+        modules: names of your modules, such as ``["my_nets"]``, whose functions and classes are called with the saved
+            arguments. A factory that is a class needs no name if your program has imported its module.
+
+    Raises:
+        InvalidInput: the path holds neither, a stage is not supported, or the model is damaged, has another format,
+            names a factory that is not trusted or cannot be imported, or, without ``trust``, has pickled parts; or
+            there is no such GPU.
+    """
+    trusted, stage = Trust.of(trust, modules), SavedStage.open(os.fspath(path))
+    if stage.class_name == _TORCH_MODEL:
+        return _predictor(stage, device, trusted)
+    if stage.class_name not in PIPELINES:
+        raise InvalidInput(
+            f"{public(stage.uri)} holds a {stage.class_name}; expected a TorchModel, or a PipelineModel with one. "
+            "Other models predict on Spark, by transform."
+        )
+
+    def torch_stage(saved: SavedStage) -> TorchStage:
+        predictor, types = _predictor(saved, device, trusted), saved.metadata["sparkdl"].get("columnTypes", {})
+        return TorchStage(saved.uid, tuple(predictor.inputs), tuple(predictor.outputs), predictor, types)
+
+    return SavedPipeline(read_pipeline(stage.uri, {_TORCH_MODEL: torch_stage}))
+
+
+def _predictor(stage: SavedStage, device: str, trust: Trust) -> Predictor:
+    path = public(stage.uri)
+    saved = SavedFolder(path, stage.uri, fields_of(path, stage.metadata, _TORCH_MODEL), trust)
+    try:
+        return Predictor.of(TrainedModule.load(saved), {**_params(stage, saved), "device": device})
+    except (KeyError, TypeError, AttributeError, AssertionError) as error:
+        raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error
+
+
+def _params(stage: SavedStage, saved: SavedFolder) -> Mapping[str, Any]:
+    given = stage.metadata["paramMap"]
+    only = {"inputCols": [given["featuresCol"]]} if "featuresCol" in given else {}
+    return {**stage.params, **saved.objects(), **only}

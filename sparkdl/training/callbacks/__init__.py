@@ -1,0 +1,1 @@
+"""What a user calls at the points of a training."""

@@ -1,0 +1,1 @@
+"""The seconds and bytes that strategies cost."""

@@ -1,0 +1,1 @@
+"""What is minimised and measured: model, loss, optimizer, metrics."""
