@@ -27,15 +27,20 @@ STANDS_ON = {
 # Packages of others, and the only rooms or files that may import them.
 CONFINED = {
     "pyspark": "sparkdl.spark sparkdl.ml sparkdl.ensembles sparkdl.cli",
-    "py4j": """
-        sparkdl.spark.jvm sparkdl.spark.slots.capacity sparkdl.spark.slots.task_resources sparkdl.spark.job_watch
-        sparkdl.spark.error_messages
-    """,
+    "py4j": "sparkdl.spark.session sparkdl.spark.jvm",
     "pyarrow": "sparkdl.io.files sparkdl.data sparkdl.serving sparkdl.spark sparkdl.ml",
     "torch.distributed": """
         sparkdl.cluster.group sparkdl.checkpoint.sharding sparkdl.training.strategies sparkdl.training.layouts
     """,
 }
+
+# What a session of Spark Connect lacks, and the only files that touch it: the session and the runner of tasks.
+CLASSIC = frozenset({"SparkContext", "sparkContext", "RDD", "rdd", "Broadcast", "StorageLevel"})
+CLASSIC |= {f"{verb}Job{what}" for verb in ("add", "set", "remove", "cancel") for what in ("Tag", "Group")}
+CLASSIC |= {"cancelJobsWithTag", "cancelAllJobs"}
+TOUCH_CLASSIC = """
+    sparkdl.spark.session sparkdl.spark.tasks sparkdl.spark.independent_tasks sparkdl.spark.diagnosis
+"""
 
 
 def below(room: str) -> frozenset[str]:

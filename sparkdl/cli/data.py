@@ -12,7 +12,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.fields import CheckedFields
 from sparkdl.spark.columns import col
-from sparkdl.spark.jvm import qualify
+from sparkdl.spark.session import qualify
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from sparkdl.io import files
 from sparkdl.ml import evaluation
 from sparkdl.ml.persistence.reader_writer import load_saved
 from sparkdl.ml.persistence.registry import Versions
-from sparkdl.spark.jvm import qualify
+from sparkdl.spark.session import qualify
 
 
 def load(spark: SparkSession, path: str) -> Model:

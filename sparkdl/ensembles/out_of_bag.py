@@ -34,7 +34,7 @@ from sparkdl.ensembles.target import Target, target_of
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.spark.columns import ROW_ID, col
-from sparkdl.spark.jvm import job_description
+from sparkdl.spark.session import job_description
 
 _PREDICTION = "sparkdl out-of-bag prediction"
 

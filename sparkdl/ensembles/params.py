@@ -16,7 +16,7 @@ from pyspark.sql.types import DecimalType, IntegralType
 
 from sparkdl.ensembles.base_learner import check_column, column, leaf
 from sparkdl.ensembles.declarations import FoldCountParams, MembersParams
-from sparkdl.ensembles.members.member import Plan, persisted
+from sparkdl.ensembles.members.member import Plan
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.resampling.validation_rows import described_splits
@@ -32,6 +32,7 @@ from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
 from sparkdl.ml.run import Run
 from sparkdl.spark.columns import ROW_ID, check_frame, col
 from sparkdl.spark.fingerprint import fingerprint
+from sparkdl.spark.session import persisted
 
 Self = TypeVar("Self", bound="EnsembleParams")
 

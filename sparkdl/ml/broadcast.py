@@ -13,8 +13,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 import torch
-from pyspark import Broadcast, TaskContext
-from pyspark.errors import PySparkException
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from torch import nn
 
@@ -22,6 +21,7 @@ from sparkdl.cluster.group.devices import task_device
 from sparkdl.serving.model_cache import SHELF, CachedModel
 from sparkdl.serving.scorer import Scorer
 from sparkdl.spark.python_worker import freeze_imports
+from sparkdl.spark.session import SharedBytes, application, is_classic, share, shared
 from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
 
 
@@ -32,7 +32,7 @@ class BroadcastScorer:
     scorer: Scorer
     digest: str
     size: int
-    packed: Broadcast[bytes] | bytes
+    packed: SharedBytes
 
     def scores(self, batches: Iterable[tuple[pa.Array, ...] | pa.Array]) -> Iterator[pa.Array]:
         """Run ``Scorer.scores`` in a Python worker, and load the model unless the worker holds it.
@@ -52,7 +52,7 @@ class BroadcastScorer:
                 torch.cuda.empty_cache()  # the worker keeps the model, and other processes may need the rest
 
     def _loaded(self, device: torch.device) -> CachedModel:
-        factory, weights = cloudpickle.loads(self.packed.value if isinstance(self.packed, Broadcast) else self.packed)
+        factory, weights = cloudpickle.loads(shared(self.packed))
         module = replace(self.scorer, factory=factory, weights=weights).module()
         return CachedModel.on(device, module, self.scorer.precision)
 
@@ -72,8 +72,8 @@ class ModelBroadcast:
         self._lock = threading.Lock()  # CrossValidator evaluates in threads
         self._packed: bytes | None = None
         self._digest = ""
-        self._broadcast: Broadcast[bytes] | None = None
-        self._context: Any = None
+        self._broadcast: SharedBytes | None = None
+        self._application = ""
         self._local: CachedModel | None = None
 
     def local(self, scorer: Scorer) -> CachedModel:
@@ -96,17 +96,15 @@ class ModelBroadcast:
             packed = self._broadcast_or_bytes(self._packed, session)
             return BroadcastScorer(without_model, self._digest, len(self._packed), packed)
 
-    def _broadcast_or_bytes(self, packed: bytes, session: SparkSession) -> Broadcast[bytes] | bytes:
-        try:
-            context = session.sparkContext
-        except (AttributeError, PySparkException):
+    def _broadcast_or_bytes(self, packed: bytes, session: SparkSession) -> SharedBytes:
+        if not is_classic(session):
             warnings.warn(
                 f"the Spark session has no SparkContext: every task receives the model of {len(packed)} bytes.",
                 stacklevel=2,
             )
             return packed
-        if self._broadcast is None or self._context is not context:  # a broadcast ends with its application
-            self._broadcast, self._context = context.broadcast(packed), context
+        if self._broadcast is None or self._application != application(session):  # which ends its broadcasts
+            self._broadcast, self._application = share(session, packed), application(session)
         return self._broadcast
 
     def __reduce__(self) -> Any:

@@ -35,7 +35,7 @@ from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame
-from sparkdl.spark.jvm import result_limit
+from sparkdl.spark.session import result_limit
 from sparkdl.spark.slots.capacity import check_setting
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import choose_shards, choose_workers

@@ -37,7 +37,7 @@ from sparkdl.serving.scorer import Scorer
 from sparkdl.serving.trained_module import TrainedModule, output_names
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame, col
-from sparkdl.spark.jvm import qualify
+from sparkdl.spark.session import qualify
 from sparkdl.training.objective.labels import IGNORED
 from sparkdl.training.objective.objective import ModelFactory, Objective, OutputKind
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.resource import ResourceProfile
@@ -24,6 +23,7 @@ from sparkdl.ml.broadcast import BroadcastScorer, ModelBroadcast
 from sparkdl.serving.features.conversion import read_array
 from sparkdl.serving.scorer import Scorer
 from sparkdl.spark.columns import col, transport_cast
+from sparkdl.spark.session import is_classic
 from sparkdl.spark.slots.task_resources import TaskResources
 
 _SCORED = "sparkdl outputs"
@@ -68,9 +68,7 @@ def with_outputs(
 
 def gpu_profile(spark: SparkSession, device: str) -> ResourceProfile | None:
     """The profile of one GPU a task, if executors have GPUs that tasks do not request; else, and over Connect, None."""
-    try:
-        spark.sparkContext  # noqa: B018 - raises over Spark Connect
-    except (AttributeError, PySparkException):
+    if not is_classic(spark):
         return None
     return TaskResources.of_scoring(spark, device).profile(spark)
 

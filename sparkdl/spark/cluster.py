@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
-from weakref import WeakSet
 
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.cluster.cancellation import CancellationToken
@@ -32,8 +30,9 @@ from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.job_watch import JobWatch
-from sparkdl.spark.jvm import JVM_ERRORS, job_description, setting
+from sparkdl.spark.jvm import JVM_ERRORS
 from sparkdl.spark.python_worker import PickledTask
+from sparkdl.spark.session import application, job_description, setting
 from sparkdl.spark.slots.capacity import check, check_encryption, check_setting, check_slots, find_slots, wait_for_slots
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.tasks import SparkTaskRunner
@@ -45,7 +44,7 @@ from sparkdl.telemetry.task_recorder import Reporting
 
 logger = logging.getLogger(__name__)
 
-_reached: WeakSet[SparkContext] = WeakSet()  # of applications whose workers reach the driver
+_reached: set[str] = set()  # the applications whose workers reach the driver
 _GRACE = 20.0  # seconds for the other workers to report after one has failed
 
 
@@ -169,7 +168,7 @@ class SparkCluster:
         book = AddressBook(size)
         channel = self._channel(failures, book.answer)
         with channel as endpoint, closing(book), job_description(self._spark, title):
-            if endpoint is not None and self._spark.sparkContext in _reached:  # else it may be that no event arrives
+            if endpoint is not None and application(self._spark) in _reached:  # else it may be that no event arrives
                 watch.is_silent = lambda seconds: not failures.started and seconds > self._timeout
             worker = PickledTask(ship(BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))))
             rows = numbered(frame).mapInArrow(
@@ -257,7 +256,7 @@ class SparkCluster:
         finally:
             failures.close()
             if failures.started:
-                _reached.add(self._spark.sparkContext)
+                _reached.add(application(self._spark))
 
 
 def driver_channel(

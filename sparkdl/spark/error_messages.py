@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
 
 from sparkdl.errors import InvalidInput, Stopped
 
-# Spark's errors, whether pyspark translates them or not.
-SPARK_ERRORS = (PySparkException, Py4JJavaError)
-
-_JAVA = re.compile(r"\tat |\t\.\.\. \d+ more|Driver stacktrace:")
 _CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\] Job \d+ cancelled (.*?)\.?(?: SQLSTATE.*)?$", re.MULTILINE)
 _LINES, _MOST = 3, 1000  # lines and characters of a message
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n?)*")  # frames are indented
@@ -47,24 +39,3 @@ def invalid_setting(error: Exception) -> InvalidInput | None:
         "the data comes from a stage with a resource profile, such as transform on GPUs, and the tasks request other "
         "cores or GPUs. Call repartition after transform, or give taskCpus and taskGpus the values of that profile."
     )
-
-
-def without_java_stack(error: object) -> str:
-    """The text of an error with its Python traceback, but without Java's stack."""
-    text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
-    return "\n".join(line for line in text.partition("\n\nJVM stacktrace:")[0].splitlines() if not _JAVA.match(line))
-
-
-def causes(error: PySparkException | Py4JJavaError) -> Iterator[tuple[str, str]]:
-    """The SQLSTATE (or "") and the message's first line, for an error and each of its causes in Java."""
-    if isinstance(error, PySparkException):
-        yield error.getSqlState() or "", str(error).partition("\n")[0]
-        return
-    cause = error.java_exception
-    while cause is not None:
-        try:
-            state = cause.getSqlState()
-        except Py4JError:  # an exception that is not Spark's
-            state = None
-        yield state or "", str(cause.getMessage()).partition("\n")[0]
-        cause = cause.getCause()

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pyspark import RDD, SparkContext, StorageLevel, TaskContext
+from pyspark import RDD, StorageLevel, TaskContext
 from pyspark.resource import ResourceProfile
+from pyspark.sql import SparkSession
 
 from sparkdl.cluster.shutdown import POLL, stop_requested, stopped
 from sparkdl.cluster.tasks import TaskResult
@@ -30,7 +31,7 @@ from sparkdl.spark.executor_tasks import CHANGED, PackedData, Payload, drain, ex
 from sparkdl.spark.job_watch import tagged
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
 from sparkdl.spark.python_worker import freeze_imports, local_directory
-from sparkdl.spark.slots.task_resources import with_profile
+from sparkdl.spark.session import TaggedJobs
 from sparkdl.telemetry.task_recorder import Reporting
 
 EachRow = tuple[int, bytes]
@@ -117,7 +118,7 @@ def _as_only_shard(shard: Shard) -> Shard:
 
 
 def run_each(
-    context: SparkContext, packed: RDD[Any], task: EachTask, *, all_rows: bool, profile: ResourceProfile | None
+    spark: SparkSession, packed: RDD[Any], task: EachTask, *, all_rows: bool, profile: ResourceProfile | None
 ) -> Iterator[EachRow]:
     """Run all tasks as one job with a resource profile, then fetch large results one after the other.
 
@@ -131,17 +132,18 @@ def run_each(
         raise stopped("had not begun")
     if all_rows:
         copies = [packed.coalesce(1)] * len(task.indices)
-        rows = context.union(copies).mapPartitionsWithIndex(task.all_rows)
+        rows = spark.sparkContext.union(copies).mapPartitionsWithIndex(task.all_rows)
     else:
         rows = packed.mapPartitionsWithIndex(task.shard)
     rows = with_profile(rows, profile)
     rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
+    jobs = TaggedJobs(spark, task.data.key)
     try:
-        with tagged(context, task.data.key, partial(_cancel_on_stop, context, task.data.key)):
+        with tagged(jobs, partial(_cancel_on_stop, jobs)):
             results = {index: (where, row) for where, index, row in rows.mapPartitionsWithIndex(_small_rows).collect()}
         for index in task.indices:
             where, row = results[index]
-            yield from context.runJob(rows, list, [where]) if row is None else [row]
+            yield from spark.sparkContext.runJob(rows, list, [where]) if row is None else [row]
     except JVM_ERRORS as error:
         if stop_requested() is not None:
             raise stopped("its unfinished tasks were cancelled") from error
@@ -156,8 +158,13 @@ def _small_rows(partition: int, rows: Iterable[EachRow]) -> Iterator[tuple[int, 
     return ((partition, row[0], row if len(row[1]) <= _SMALL else None) for row in rows)
 
 
-def _cancel_on_stop(context: SparkContext, tag: str, ended: threading.Event) -> None:
+def _cancel_on_stop(jobs: TaggedJobs, ended: threading.Event) -> None:
     while not ended.wait(POLL):  # repeat, for a job that had not started
         if stop_requested() is not None:
             with suppress(*JVM_ERRORS):
-                context.cancelJobsWithTag(tag)
+                jobs.cancel()
+
+
+def with_profile(rows: RDD[Any], profile: ResourceProfile | None) -> RDD[Any]:
+    """Let the stages that compute these rows have the profile; None for the application's own."""
+    return rows if profile is None else rows.withResources(profile)

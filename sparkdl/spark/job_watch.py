@@ -7,13 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.io.threads import watching
+from sparkdl.spark.session import TaggedJobs
 
 Report = Callable[[str, float], None]
 """Called with the awaited resource and the seconds waited so far."""
@@ -23,14 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def tagged(context: SparkContext, tag: str, watch: Callable[[threading.Event], None]) -> Iterator[None]:
+def tagged(jobs: TaggedJobs, watch: Callable[[threading.Event], None]) -> Iterator[None]:
     """Tag the jobs that this thread starts inside the block, while ``watch(ended)`` runs in another thread."""
-    context.addJobTag(tag)
-    try:
-        with watching(watch, f"sparkdl-watch-{tag}"):
-            yield
-    finally:
-        context.removeJobTag(tag)
+    with jobs.starting(), watching(watch, f"sparkdl-watch-{jobs.tag}"):
+        yield
 
 
 class JobWatch:
@@ -40,32 +35,32 @@ class JobWatch:
         self.gave_up: float | None = None  # after so many seconds
         self.is_silent: Callable[[float], bool] = lambda seconds: False  # whether to cancel tasks that ran for seconds
         self.cancelled = False  # whether sparkdl, and not the user, cancelled the job
-        self._context = spark.sparkContext
-        self._tag, self._size, self._timeout, self._report = tag, size, timeout, report
+        self._jobs = TaggedJobs(spark, tag)
+        self._size, self._timeout, self._report = size, timeout, report
 
     def running(self) -> AbstractContextManager[None]:
         """A block whose jobs are watched."""
-        return tagged(self._context, self._tag, self._watch)
+        return tagged(self._jobs, self._watch)
 
     def cancel(self) -> None:
         """Cancel the job, without waiting for its end."""
         self.cancelled = True
-        self._context.cancelJobsWithTag(self._tag)
+        self._jobs.cancel()
 
     def end(self) -> None:
         """Cancel the job if it still runs, and return once it has ended, or with a warning after a minute."""
-        self._context.cancelJobsWithTag(self._tag)
+        self._jobs.cancel()
         end = time.monotonic() + END_SECONDS
-        while self._job() is not None:
+        while self._jobs.runs():
             if time.monotonic() > end:
-                logger.warning("the job %s still runs %g s after sparkdl cancelled it", self._tag, END_SECONDS)
+                logger.warning("the job %s still runs %g s after sparkdl cancelled it", self._jobs.tag, END_SECONDS)
                 return
             time.sleep(POLL)
 
     def _watch(self, ended: threading.Event) -> None:
         state, began = None, 0.0
         while not ended.wait(POLL):
-            before, state = state, self._state()
+            before, state = state, self._jobs.state()
             began = began if state == before else time.monotonic()
             waited = time.monotonic() - began
             if state == "waiting" and waited > self._timeout:
@@ -75,28 +70,3 @@ class JobWatch:
                 return
             if state == "waiting":
                 self._report(f"{self._size} free task slots", waited)
-
-    def _state(self) -> str | None:
-        """Whether pending tasks wait or barrier tasks run, by the scheduler; the status store lags behind."""
-        job = self._job()
-        stages = [] if job is None else [tasks for tasks in map(self._task_set, job.stageIds()) if tasks is not None]
-        if any(tasks.runningTasks() for tasks in stages):
-            return "running" if all(tasks.isBarrier() for tasks in stages) else None
-        return "waiting" if any(tasks.tasksSuccessful() < tasks.numTasks() for tasks in stages) else None
-
-    def _task_set(self, stage: int) -> Any:
-        spark = self._context._jsc.sc()
-        info = spark.statusTracker().getStageInfo(stage)
-        if info.isEmpty():
-            return None
-        tasks = spark.taskScheduler().taskSetManagerForAttempt(stage, info.get().currentAttemptId())
-        return None if tasks.isEmpty() or tasks.get().isZombie() else tasks.get()
-
-    def _job(self) -> Any:
-        tracker = self._context._jsc.sc().statusTracker()
-        active = set(tracker.getActiveJobIds())
-        for identity in tracker.getJobIdsForTag(self._tag):
-            if identity in active:
-                job = tracker.getJobInfo(identity)
-                return job.get() if job.isDefined() else None
-        return None

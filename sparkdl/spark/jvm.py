@@ -1,23 +1,22 @@
-"""Calls into the JVM: paths, job descriptions, signals, persisted blocks; and their errors."""
+"""Calls into the JVM that are no business of a session: signals and stages; and the errors of calls."""
 
 from __future__ import annotations
 
 import json
-import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sparkdl.cluster.shutdown import take_sigterm
-from sparkdl.io.files import StrPath
+from sparkdl.spark.session import java
 
 if TYPE_CHECKING:
     from pyspark.ml.wrapper import JavaParams  # it takes a worker a second to import pyspark.ml
@@ -26,39 +25,10 @@ JVM_ERRORS = (PySparkException, Py4JError)
 """Errors of a Spark job, and of any other call into the JVM."""
 GONE = (*JVM_ERRORS, AttributeError)
 """Errors of calls on a stopped SparkContext."""
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+"""Spark's errors, whether pyspark translates them or not."""
 
-
-def setting(spark: SparkSession, name: str) -> str:
-    """A setting of the session or application; empty if unset."""
-    return str(spark.conf.get(name, ""))
-
-
-def qualify(spark: SparkSession, path: StrPath) -> str:
-    """The path as a URI with its filesystem, as Spark resolves it."""
-    context = spark.sparkContext
-    hadoop: Any = context._jvm.org.apache.hadoop.fs.Path(os.fspath(path))  # type: ignore[union-attr]
-    system = hadoop.getFileSystem(context._jsc.hadoopConfiguration())
-    return str(system.makeQualified(hadoop).toString())
-
-
-def result_limit() -> int | None:
-    """Bytes that Spark's driver accepts as results of a job; None if there is no limit or no driver."""
-    context: Any = SparkContext._active_spark_context
-    return context and (int(context._jsc.sc().conf().getSizeAsBytes("spark.driver.maxResultSize", "1g")) or None)
-
-
-@contextmanager
-def job_description(spark: SparkSession, what: str) -> Iterator[None]:
-    """Describe the block's jobs in the Spark UI, for this thread and threads that inherit its properties."""
-    context, name, before = spark.sparkContext, "spark.job.description", None
-    with suppress(Py4JError, AttributeError):  # of a stopped context, here and below
-        before = context.getLocalProperty(name)
-        context.setLocalProperty(name, what)
-    try:
-        yield
-    finally:
-        with suppress(Py4JError, AttributeError):
-            context.setLocalProperty(name, before)  # type: ignore[arg-type]
+_JAVA = re.compile(r"\tat |\t\.\.\. \d+ more|Driver stacktrace:")
 
 
 @contextmanager
@@ -69,8 +39,9 @@ def forwarding_sigterm(spark: SparkSession) -> Iterator[None]:
     would stop the SparkContext, and the gang, at once. If the JVM accepts no handler, a warning is issued.
     """
     try:
-        signals = spark.sparkContext._jvm.sun.misc  # type: ignore[union-attr]
-        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        classes, gateway = java(spark)
+        signals = classes.sun.misc
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
         term = signals.Signal("TERM")
         before = signals.Signal.handle(term, _Forward())
     except JVM_ERRORS as error:
@@ -100,10 +71,22 @@ def transformed_schema(stage: JavaParams, frame: DataFrame) -> StructType:
     return StructType.fromJson(json.loads(java.transformSchema(frame._jdf.schema()).json()))
 
 
-def release(frame: DataFrame) -> None:
-    """Free the blocks of a DataFrame from ``localCheckpoint``, if the JVM still runs.
+def without_java_stack(error: object) -> str:
+    """The text of an error with its Python traceback, but without Java's stack."""
+    text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+    return "\n".join(line for line in text.partition("\n\nJVM stacktrace:")[0].splitlines() if not _JAVA.match(line))
 
-    Spark frees them only some time after the JVM's garbage collection, and has no public call for it.
-    """
-    with suppress(*GONE):
-        frame._jdf.queryExecution().logical().rdd().unpersist(False)
+
+def causes(error: PySparkException | Py4JJavaError) -> Iterator[tuple[str, str]]:
+    """The SQLSTATE (or "") and the message's first line, for an error and each of its causes in Java."""
+    if isinstance(error, PySparkException):
+        yield error.getSqlState() or "", str(error).partition("\n")[0]
+        return
+    cause = error.java_exception
+    while cause is not None:
+        try:
+            state = cause.getSqlState()
+        except Py4JError:  # an exception that is not Spark's
+            state = None
+        yield state or "", str(cause.getMessage()).partition("\n")[0]
+        cause = cause.getCause()

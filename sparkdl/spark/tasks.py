@@ -32,10 +32,11 @@ from sparkdl.io.serialization import pack_state
 from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.executor_tasks import PACKED, MapTask, PackedData, PackTask, ReduceTask, delete_files, first_rows
-from sparkdl.spark.independent_tasks import EachTask, run_each
-from sparkdl.spark.jvm import GONE, JVM_ERRORS, job_description
-from sparkdl.spark.slots.capacity import find_slots, task_attempts
-from sparkdl.spark.slots.task_resources import TaskResources, with_profile
+from sparkdl.spark.independent_tasks import EachTask, run_each, with_profile
+from sparkdl.spark.jvm import GONE, JVM_ERRORS
+from sparkdl.spark.session import job_description, share, task_attempts
+from sparkdl.spark.slots.capacity import find_slots
+from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.tensor_chunks import PIECES, Results, assembled, is_piece, is_result
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.task_recorder import Reporting
@@ -124,7 +125,7 @@ class SparkTaskRunner:
         """Run one round as one or several Spark jobs."""
         shipped, packed = self._shipped(work), pack_state(state)
         large = self._large.setdefault(type(work), len(packed) * len(self.shard_rows) > _DIRECT)
-        broadcast = self._spark.sparkContext.broadcast(packed) if len(packed) > _INLINE else None
+        broadcast = share(self._spark, packed) if len(packed) > _INLINE else None
         sent: Any = packed if broadcast is None else broadcast
         del packed  # a large state is in a file now
         try:
@@ -156,7 +157,7 @@ class SparkTaskRunner:
         )
         profile = self._requests.profile(self._spark)
         with job_description(self._spark, f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
-            for _, packed in run_each(self._spark.sparkContext, self._packed, task, all_rows=all_rows, profile=profile):
+            for _, packed in run_each(self._spark, self._packed, task, all_rows=all_rows, profile=profile):
                 result = TaskResult.unpacked(packed)
                 emit([result], self._listener)
                 yield result
@@ -169,7 +170,7 @@ class SparkTaskRunner:
         if known != digest:
             if broadcast is not None:
                 broadcast.destroy()
-            self._works[type(work)] = digest, self._spark.sparkContext.broadcast(shipped)
+            self._works[type(work)] = digest, share(self._spark, shipped)
         return self._works[type(work)][1]
 
     def _reduce_on_driver(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:

@@ -16,9 +16,10 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 
 from sparkdl.errors import ClusterUnavailable
-from sparkdl.spark.jvm import GONE, job_description
+from sparkdl.spark.jvm import GONE
 from sparkdl.spark.python_daemon import load_pytorch
-from sparkdl.spark.slots.capacity import executors, find_slots, wait_for_slots
+from sparkdl.spark.session import application, executors, job_description, run_in_workers, share_workers
+from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +35,6 @@ def warm_up(spark: SparkSession, size: int = 1, *, timeout: float = 120.0) -> No
         threading.Thread(target=_run, args=(spark, size, timeout), name=_NAME, daemon=True).start()
 
 
-def share_workers(spark: SparkSession) -> None:
-    """Let later tasks of RDDs run in the Python workers of DataFrames."""
-    if spark.conf.get("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled") == "true":
-        spark.sparkContext.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
-
-
 def await_warm_up(spark: SparkSession, size: int, *, limit: float = 10.0) -> None:
     """Wait until running warm-ups end, if there are more slots than ``size``.
 
@@ -52,8 +47,7 @@ def await_warm_up(spark: SparkSession, size: int, *, limit: float = 10.0) -> Non
 
 
 def _cold(spark: SparkSession) -> set[tuple[str, str]]:
-    application = str(spark.sparkContext.applicationId)
-    return {(application, executor) for executor in executors(spark)} - _warm
+    return {(application(spark), executor) for executor in executors(spark)} - _warm
 
 
 def _run(spark: SparkSession, size: int, timeout: float) -> None:
@@ -64,8 +58,7 @@ def _run(spark: SparkSession, size: int, timeout: float) -> None:
             cold = _cold(spark)
             _warm.update(cold)
         if cold:
-            slots = [*range(find_slots(spark).now or size)]  # the tasks of a range would read their input
             with job_description(spark, "sparkdl: load PyTorch"):
-                spark.sparkContext.parallelize(slots, len(slots)).mapPartitions(load_pytorch).count()
+                run_in_workers(spark, load_pytorch, find_slots(spark).now or size)
     except GONE:  # what is wrong fails the job that needs the workers, too
         logger.debug("no warm-up", exc_info=True)

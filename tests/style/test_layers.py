@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.law import CONFINED, below, room_of
+from tests.law import CLASSIC, CONFINED, TOUCH_CLASSIC, below, room_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,7 @@ MAX_ROOM_FILES = 18
 MAX_FILE_LINES = 400
 MAX_SCRIPT_LINES = 15
 MAX_FUNCTION_LINES = 60
-JVM_ATTRIBUTES = {"_jvm", "_jsc", "_jsparkSession", "_gateway", "_jdf", "_jrdd", "_java_obj"}
+JVM_ATTRIBUTES = {"_jvm", "_jsc", "_jsparkSession", "_gateway", "_jdf", "_jrdd", "_java_obj", "_java_resource_profile"}
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager"}
 
 PACKAGE = ("sparkdl",)
@@ -162,6 +162,16 @@ def jvm_confined(source: Source) -> Iterator[Finding]:
                 yield node.lineno, f"reads {node.attr}; only {', '.join(CONFINED['py4j'].split())} may call the JVM"
 
 
+def classic_confined(source: Source) -> Iterator[Finding]:
+    """The session and the runner of tasks alone touch what a session of Spark Connect lacks."""
+    if any(within(source.module, file) for file in TOUCH_CLASSIC.split()):
+        return
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Attribute(attr=name) | ast.alias(name=name) if name in CLASSIC:
+                yield getattr(node, "lineno", 0), f"touches {name}; only {', '.join(TOUCH_CLASSIC.split())} may"
+
+
 def short_file(source: Source) -> Iterator[Finding]:
     lines = len(source.text.splitlines())
     if lines > MAX_FILE_LINES:
@@ -212,6 +222,7 @@ RULES: dict[Callable[[Source], Iterator[Finding]], tuple[str, ...]] = {
     one_way: CODE,
     confined: PACKAGE,
     jvm_confined: PACKAGE,
+    classic_confined: PACKAGE,
     short_file: ALL,
     short_script: ("jobs",),
     short_functions: ALL,
@@ -289,6 +300,8 @@ VIOLATIONS = [
     (confined, "sparkdl/training/loop.py", "from torch import distributed"),
     (confined, "sparkdl/training/loop.py", "import torch\ntorch.distributed.barrier()"),
     (jvm_confined, "sparkdl/spark/tasks.py", "spark.sparkContext._jvm.System.gc()"),
+    (classic_confined, "sparkdl/ml/model.py", "spark.sparkContext.broadcast(b'')"),
+    (classic_confined, "sparkdl/ml/model.py", "from pyspark import StorageLevel"),
     (short_file, "tests/test_x.py", "x = 1\n" * (MAX_FILE_LINES + 1)),
     (short_script, "jobs/train.py", "x = 1\n" * (MAX_SCRIPT_LINES + 1)),
     (short_script, "jobs/train.py", "from predict import predict"),
@@ -306,6 +319,7 @@ LEGAL = [
     (confined, "sparkdl/training/layouts/pipeline.py", "import torch.distributed\ntorch.distributed.barrier()"),
     (confined, "sparkdl/training/loop.py", "from torch import nn\nimport pysparkling"),
     (jvm_confined, "sparkdl/spark/jvm.py", "spark.sparkContext._jvm.System.gc()"),
+    (classic_confined, "sparkdl/spark/session.py", "spark.sparkContext.broadcast(b'')"),
     (short_file, "sparkdl/training/loop.py", "x = 1\n" * MAX_FILE_LINES),
     (short_functions, "sparkdl/training/loop.py", long(MAX_FUNCTION_LINES)),
     (no_swallowing, "sparkdl/training/loop.py", "try:\n    f()\nexcept OSError:\n    log()"),

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.spark.columns import col
-from sparkdl.spark.jvm import release
+from sparkdl.spark.session import release
 
 SUM = "sparkdl sum"
 TERM = "sparkdl term"

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.ensembles.base_learner import changed, check_member, column, leaf, with_one_worker
-from sparkdl.ensembles.members.member import Member, Models, Plan, member_error, persisted, with_others
+from sparkdl.ensembles.members.member import Member, Models, Plan, member_error, with_others
 from sparkdl.ensembles.resampling.feature_slicing import sliced
 from sparkdl.ensembles.resampling.validation_rows import with_validation_column
 from sparkdl.errors import Stopped
@@ -34,6 +34,7 @@ from sparkdl.ml.persistence.reader_writer import modules_of
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.columns import ROW_ID, col
 from sparkdl.spark.error_messages import cancellation
+from sparkdl.spark.session import persisted
 
 _COPIES, _PLACE, _NOTHING, _WEIGHT = "sparkdl copies", "sparkdl copy", "sparkdl nothing", "sparkdl weight"
 

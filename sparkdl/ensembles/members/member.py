@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.resampling.bootstrap import AllRows, Draw
@@ -93,16 +89,6 @@ class Models:
         """The members with these indices; ``fitted`` has the model and the seconds of each."""
         models, seconds = [fitted[index][0] for index in indices], [fitted[index][1] for index in indices]
         return cls(models, [*indices], seconds, sorted({*indices} - {*restored}), sorted(restored))
-
-
-@contextmanager
-def persisted(frame: DataFrame) -> Iterator[None]:
-    """Persist rows in memory and on disk for the block."""
-    frame.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield
-    finally:
-        frame.unpersist()
 
 
 def member_error(index: int, error: Exception) -> SparkdlError:

@@ -29,7 +29,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import TrainingParams
 from sparkdl.spark.columns import col
 from sparkdl.spark.exact_sums import sums_by
-from sparkdl.spark.jvm import job_description
+from sparkdl.spark.session import job_description
 from sparkdl.training.objective.labels import Classes
 from sparkdl.training.objective.loss import as_module
 

@@ -32,7 +32,7 @@ from sparkdl.ml.persistence.nested_params import within
 from sparkdl.serving.format.factory import MODULES, NO_TRUST, Trust
 from sparkdl.serving.format.param_values import NotDescribable, allowed_types, is_plain
 from sparkdl.serving.format.saved_folder import FORMAT, OBJECTS, TRUST, SavedFolder, fields_of
-from sparkdl.spark.jvm import qualify
+from sparkdl.spark.session import qualify
 
 _METADATA = re.compile(r"(?:^|(?<=/))metadata(?=/|$)")  # a folder of files, or a file
 

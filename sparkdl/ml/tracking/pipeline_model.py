@@ -28,7 +28,7 @@ from sparkdl.serving.features import reader
 from sparkdl.serving.features.conversion import arrow_type
 from sparkdl.serving.loading import load_predictor
 from sparkdl.spark.columns import check_frame, col
-from sparkdl.spark.jvm import qualify
+from sparkdl.spark.session import qualify
 
 _ROWS = 500
 _TOLERANCE = 1e-5

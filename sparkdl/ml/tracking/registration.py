@@ -19,7 +19,7 @@ from sparkdl.io.optional_imports import required
 from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, connect, experiment_id, make_experiment
 from sparkdl.ml.tracking.mlflow_model import log_model, register
 from sparkdl.ml.tracking.pipeline_model import Verified, check_stages, verify
-from sparkdl.spark.jvm import qualify
+from sparkdl.spark.session import qualify
 
 VERSION_TAG = "sparkdl.pipeline.version"
 """The tag of MLflow's run and of its model version with the name under which the pipeline was saved."""

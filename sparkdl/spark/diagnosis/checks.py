@@ -11,12 +11,12 @@ from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.diagnosis.check import Check, judged
 from sparkdl.spark.diagnosis.connections import unique
+from sparkdl.spark.session import executors
 from sparkdl.spark.slots.capacity import (
     check_encryption,
     check_setting,
     check_slots,
     encrypted,
-    executors,
     find_slots,
     wait_for_slots,
 )

@@ -49,9 +49,8 @@ from sparkdl.spark.diagnosis.connections import (
 )
 from sparkdl.spark.diagnosis.job import collect_each, deadline
 from sparkdl.spark.diagnosis.probes import ChannelProbe, disks
-from sparkdl.spark.jvm import setting
-from sparkdl.spark.slots.capacity import executors, find_slots
-from sparkdl.spark.warm_up import share_workers
+from sparkdl.spark.session import executors, setting, share_workers
+from sparkdl.spark.slots.capacity import find_slots
 
 _OF_EXECUTORS = ("versions", "gloo", "disk", "driver")
 # Seconds for which tasks keep their slots: some, and as long as the driver needs to start the jobs of the others.

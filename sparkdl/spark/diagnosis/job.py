@@ -18,7 +18,8 @@ from sparkdl.errors import ClusterUnavailable
 from sparkdl.spark.cluster import missing_sparkdl
 from sparkdl.spark.error_messages import first_lines
 from sparkdl.spark.job_watch import tagged
-from sparkdl.spark.jvm import JVM_ERRORS, job_description, setting
+from sparkdl.spark.jvm import JVM_ERRORS
+from sparkdl.spark.session import TaggedJobs, job_description, setting
 
 _PLACE = re.compile(r"\(TID \d+\) \((\S+) executor \S+\): (?:[a-z]\w*\.)*(.*)")  # host, and the error without package
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")  # the line after the frames
@@ -32,18 +33,18 @@ def deadline(spark: SparkSession, seconds: float, what: str) -> Iterator[None]:
     Raises:
         ClusterUnavailable: the jobs were cancelled, or Spark failed them; the message names the cause.
     """
-    context, tag, expired = spark.sparkContext, f"sparkdl-{uuid.uuid4().hex}", threading.Event()
+    jobs, expired = TaggedJobs(spark, f"sparkdl-{uuid.uuid4().hex}"), threading.Event()
 
     def watch(ended: threading.Event) -> None:
         if ended.wait(seconds):
             return
         expired.set()
         while not ended.is_set():  # a job may begin after a cancellation
-            context.cancelJobsWithTag(tag)
+            jobs.cancel()
             ended.wait(POLL)
 
     try:
-        with tagged(context, tag, watch), job_description(spark, f"sparkdl doctor: {what}"):
+        with tagged(jobs, watch), job_description(spark, f"sparkdl doctor: {what}"):
             yield
     except Exception as error:
         if expired.is_set():

@@ -8,16 +8,14 @@ from __future__ import annotations
 import re
 import threading
 import time
-from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.spark.job_watch import Report
-from sparkdl.spark.jvm import setting
+from sparkdl.spark.session import concurrent_tasks, master, setting
 from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS, TASK_GPUS, TaskResources
 
 _ENCRYPTION = (
@@ -79,53 +77,25 @@ def find_slots(spark: SparkSession, requests: TaskResources = _SETTINGS) -> Capa
 
     It counts the registered executors, and all that are configured.
     """
-    java, profile = spark.sparkContext._jsc.sc(), requests.profile(spark)
-    of_stage: Any = None if profile is None else profile._java_resource_profile
-    now = int(java.maxNumConcurrentTasks(of_stage or java.resourceProfileManager().defaultResourceProfile()))
+    now = concurrent_tasks(spark, requests.profile(spark))
     return Capacity(now, _most(spark, now, requests))
-
-
-def count_rows(rows: DataFrame, limit: int) -> int:
-    """The number of rows, at most ``limit``; Spark reads partition after partition, without columns, until it is known.
-
-    ``limit(n).count()`` would read up to n rows of every partition.
-    """
-    return int(rows.select(F.lit(1)).limit(limit)._jdf.collectAsList().size())
-
-
-def registration_wait(spark: SparkSession) -> float:
-    """Seconds in which Spark still waits for the executors of an application that has just begun."""
-    context = spark.sparkContext
-    limit = context._jsc.sc().conf().getTimeAsSeconds("spark.scheduler.maxRegisteredResourcesWaitingTime", "30s")
-    return max(0.0, context.startTime / 1000 + int(limit) - time.time())
-
-
-def executors(spark: SparkSession) -> frozenset[str]:
-    """Addresses of the registered executors, and of the driver."""
-    names = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ")
-    return frozenset(str(names).split())
-
-
-def task_attempts(spark: SparkSession) -> int:
-    """Number of times Spark tries a task."""
-    return int(spark.sparkContext._jsc.sc().taskScheduler().maxTaskFailures())
 
 
 def _most(spark: SparkSession, now: int, requests: TaskResources) -> int | None:
     def number(name: str) -> int:
         return int(setting(spark, name) or 0)
 
-    cpus, master = requests.cpus or number("spark.task.cpus") or 1, str(spark.sparkContext.master)
+    cpus, url = requests.cpus or number("spark.task.cpus") or 1, master(spark)
     taken = float(setting(spark, TASK_GPUS) or 0) if requests.gpus is None else requests.gpus
 
     def slots(cores: int) -> int:
         offered = float(setting(spark, EXECUTOR_GPUS) or 0)
         return min(cores // cpus, int(offered / taken)) if taken and offered else cores // cpus
 
-    simulated = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
+    simulated = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", url)
     if simulated:
         return int(simulated[1]) * slots(int(simulated[2]))
-    if master.startswith("local"):
+    if url.startswith("local"):
         return now  # local mode has all slots from the start
     if cores := number("spark.cores.max"):
         each = number("spark.executor.cores")  # by default an executor has all cores of its host
@@ -141,7 +111,7 @@ def _why(spark: SparkSession, requests: TaskResources) -> str:
     known = [f"{name} = {setting(spark, name)}" for name in (*names, *of_gpus) if setting(spark, name)]
     own = {"taskCpus": requests.cpus, "taskGpus": requests.gpus}
     known += [f"{name} = {value:g}" for name, value in own.items() if value is not None]
-    return ", ".join([f"master = {spark.sparkContext.master}", *known])
+    return ", ".join([f"master = {master(spark)}", *known])
 
 
 def wait_for_slots(

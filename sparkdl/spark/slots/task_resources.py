@@ -8,15 +8,15 @@ dynamic allocation, and under that Spark runs no barrier stage.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from pyspark import RDD, TaskContext
-from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
+from pyspark import TaskContext
+from pyspark.resource import ResourceProfile, TaskResourceRequests
 from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, Positive
-from sparkdl.spark.jvm import setting
+from sparkdl.spark import session
+from sparkdl.spark.session import setting
 
 GPU = "gpu"
 TASK_GPUS = "spark.task.resource.gpu.amount"
@@ -52,7 +52,7 @@ class TaskResources(CheckedFields):
                 f"taskGpus is {gpus:g}, and {EXECUTOR_GPUS} is {offered:g}; expected at least as many GPUs in each "
                 "executor. conf/spark/gpu-standalone.conf has the settings of a cluster with GPUs."
             )
-        master = str(spark.sparkContext.master)
+        master = session.master(spark)
         profiles = _has_profiles(master)
         if device == "cuda" and gpus is None and offered and profiles and float(setting(spark, TASK_GPUS) or 0) != 1:
             requested = cls(cpus, 1.0)
@@ -70,7 +70,7 @@ class TaskResources(CheckedFields):
     def of_scoring(cls, spark: SparkSession, device: str) -> TaskResources:
         """The requests of tasks that score: on GPUs one each, if executors have some that no task requests."""
         offered, requested = (float(setting(spark, name) or 0) for name in (EXECUTOR_GPUS, TASK_GPUS))
-        free = device == "cuda" and offered and not requested and _has_profiles(str(spark.sparkContext.master))
+        free = device == "cuda" and offered and not requested and _has_profiles(session.master(spark))
         return cls(gpus=1.0) if free else cls()
 
     @property
@@ -79,32 +79,18 @@ class TaskResources(CheckedFields):
         return self.cpus is None and self.gpus is None
 
     def profile(self, spark: SparkSession) -> ResourceProfile | None:
-        """The resource profile of the stage, registered with Spark; None for the application's own.
-
-        Equal requests share one profile: Spark keeps every profile until the application ends.
-        """
+        """The resource profile of the stage, registered with Spark; None for the application's own."""
         if self.is_default:
             return None
         requests = TaskResourceRequests().cpus(self.cpus or int(setting(spark, "spark.task.cpus") or 1))
         gpus = self.gpus if self.gpus is not None else float(setting(spark, TASK_GPUS) or 0)
         if gpus:
             requests.resource(GPU, gpus)
-        built: Any = ResourceProfileBuilder().require(requests).build._java_resource_profile
-        manager: Any = spark.sparkContext._jsc.sc().resourceProfileManager()
-        known = manager.getEquivalentProfile(built)
-        if known.isDefined():
-            return ResourceProfile(_java_resource_profile=known.get())
-        manager.addResourceProfile(built)
-        return ResourceProfile(_java_resource_profile=built)
+        return session.profile(spark, requests)
 
 
 def _has_profiles(master: str) -> bool:
     return not master.startswith("local") or master.startswith("local-cluster")
-
-
-def with_profile(rows: RDD[Any], profile: ResourceProfile | None) -> RDD[Any]:
-    """Let the stages that compute these rows have the profile; None for the application's own."""
-    return rows if profile is None else rows.withResources(profile)
 
 
 def assigned_gpus(context: TaskContext | None) -> tuple[str, ...] | None:

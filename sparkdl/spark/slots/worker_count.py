@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.errors import ClusterUnavailable
-from sparkdl.spark.jvm import setting
-from sparkdl.spark.slots.capacity import count_rows, find_slots, registration_wait, wait_for_slots
+from sparkdl.spark.session import count_rows, parallelism, registration_wait, setting
+from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
 from sparkdl.spark.slots.task_resources import TASK_GPUS, TaskResources
 
 _MOST = 1 << 20  # rows that are counted; the driver's JVM gets an object for each
@@ -80,10 +80,10 @@ def choose_shards(spark: SparkSession, requests: TaskResources, *, device: str) 
         )
         return 1
     await_slots(spark, requests)  # Spark's default follows the registered cores
-    parallelism = int(spark.sparkContext.defaultParallelism)
+    partitions = parallelism(spark)
     if device == "cpu" and requests.is_default:
-        return parallelism
-    return find_slots(spark, requests).now or parallelism
+        return partitions
+    return find_slots(spark, requests).now or partitions
 
 
 def gpus_of_tasks(spark: SparkSession, requests: TaskResources) -> float:

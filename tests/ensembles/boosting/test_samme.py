@@ -16,7 +16,7 @@ from sparkdl.ensembles.boosting.samme import WEIGHT, Samme, SammeRounds, classes
 from sparkdl.ensembles.target import Target
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
-from sparkdl.spark.jvm import release
+from sparkdl.spark.session import release
 from tests.ensembles.fakes import Cut, rows
 from tests.sessions import frame
 
