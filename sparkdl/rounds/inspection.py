@@ -18,7 +18,7 @@ from sparkdl.rounds.parameters import forked
 from sparkdl.training.dataloader import check_split
 from sparkdl.training.objective.labels import Classes, LabelBounds, are_valid, check_bounds, label_bounds
 from sparkdl.training.objective.objective import Objective, OutputKind, trained
-from sparkdl.training.objective.trial import trial_batch, try_evaluation, try_model
+from sparkdl.training.objective.probe import probe_batch, probe_evaluation, probe_model
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,21 @@ class InspectShard:
         shard = as_only_shard(shard, self.objective.criterion())
         parts = (shard,) if shard.columns.validation is None else (shard.subset(rows, ()) for rows in shard.split())
         masses = {"columns": shard.columns, "mass": [part.mass() for part in parts]}
-        return {}, note | masses | self._try_model(shard, bounds)
+        return {}, note | masses | self._probe(shard, bounds)
 
-    def _try_model(self, shard: Shard, bounds: LabelBounds) -> dict[str, Any]:
+    def _probe(self, shard: Shard, bounds: LabelBounds) -> dict[str, Any]:
         if not shard.rows:
             return {"inputs": None, "output": None}
-        batch = trial_batch(shard, self.transforms).to(self.device)
+        batch = probe_batch(shard, self.transforms).to(self.device)
         with forked(self.device):
-            output, summary = try_model(self.objective.build(self.device), batch, self.kind)
+            output, summary = probe_model(self.objective.build(self.device), batch, self.kind)
             # Of invalid labels, the driver raises for all shards together.
             labelled = self.classes is None or are_valid(bounds, self.classes.of_output(summary["output"]))
             # Without weight there is no mean, and steps call the loss in training mode.
             if labelled and batch.weight and not self.steps:
                 trained(self.objective.criterion(self.device)(output, batch))
             if labelled and (shard.columns.validation is not None or self.objective.metrics):
-                try_evaluation(output, batch, self.objective, self.device)
+                probe_evaluation(output, batch, self.objective, self.device)
         return summary
 
 

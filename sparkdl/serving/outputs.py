@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sparkdl.errors import InvalidInput
 from sparkdl.training.objective.objective import OutputKind
-from sparkdl.training.objective.trial import check_output
+from sparkdl.training.objective.probe import check_output
 
 _MOST = 2**31 - 1  # numbers in nested lists, whose offsets are int32
 

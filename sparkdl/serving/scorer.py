@@ -25,7 +25,7 @@ from sparkdl.serving.format.export import Signature
 from sparkdl.serving.model_cache import CPU, CachedModel
 from sparkdl.serving.outputs import Outputs
 from sparkdl.training.objective.objective import ModelFactory, Objective, new_module
-from sparkdl.training.objective.trial import row_shapes
+from sparkdl.training.objective.probe import row_shapes
 from sparkdl.training.rng import kept_random_state
 
 

@@ -22,7 +22,7 @@ from sparkdl.serving.outputs import Outputs
 from sparkdl.serving.scorer import Scorer, restored
 from sparkdl.training.objective.labels import IGNORED
 from sparkdl.training.objective.objective import ModelFactory, OutputKind
-from sparkdl.training.objective.trial import check_output
+from sparkdl.training.objective.probe import check_output
 
 _FIELDS = ("kind", "precision", "output", "probabilities")
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparkdl.cluster.group.world import Group
+from sparkdl.cluster.group.world import Group, World
 from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher, DeviceCache
 from sparkdl.data.sampler import Plan
@@ -24,7 +24,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.objective.labels import Classes, check_bounds, label_bounds
-from sparkdl.training.objective.trial import trial_batch, try_evaluation, try_model
+from sparkdl.training.objective.probe import probe_batch, probe_evaluation, probe_model
 from sparkdl.training.spec import TrainingSpec
 
 
@@ -34,22 +34,23 @@ class Rows:
     Attributes:
         shard: all rows of the worker, training and validation.
         validation: the validation rows; None without a validation column.
-        cache: all rows on the device; None if batches are copied from the host.
+        cache: all rows on the device, where the model is; None if batches are copied from the host.
         share: this worker's fraction of all training rows.
         report: ``rows``, ``validation_rows``, and ``feed_wait_seconds``, the time that training waited for batches.
 
     Raises:
-        InvalidInput: training or validation rows are missing, or a label is invalid.
+        InvalidInput: training or validation rows are missing, a label is invalid, or ``lockstep`` is set, and this
+            worker lacks a row in a step or micro-batch.
     """
 
-    def __init__(self, shard: Shard, group: Group, training: TrainingSpec, device: torch.device) -> None:
+    def __init__(self, shard: Shard, world: World, training: TrainingSpec, *, lockstep: bool) -> None:
+        group, device = world.group(), world.device
         self.report: dict[str, Any] = {"rows": shard.rows, "feed_wait_seconds": 0.0}
         self._group, self.shard = group, shard
         self._classes = training.classes or Classes()
         self._bounds = [] if training.classes is None else group.gather(label_bounds(shard, training.classes))
         check_bounds(self._bounds, self._classes)
         criterion = training.objective.criterion()
-        self.cache: DeviceCache | None = None
         shard, self.validation = _split(shard.with_denominators(criterion.denominators), group)
         self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle, training.drop_last)
         self.report["validation_rows"] = 0 if self.validation is None else self.validation.rows
@@ -66,44 +67,34 @@ class Rows:
         if any(weighted for weighted, *_ in masses) and shard.denominators is None:
             # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
             shard = shard.with_unit_denominators()
+        if lockstep:
+            _check_every_step(self.plan, shard.index, training.micro_batches)
         self._collate, self._kind, self._device = training.collate, training.kind, device
-        self._objective = training.objective
-        self._mode, self._micro_batches = training.cache_on_device, training.micro_batches
+        self._objective, mode = training.objective, training.cache_on_device
         if transforms:
-            if self._mode == "always":
+            if mode == "always":
                 warnings.warn(
                     "cacheOnDevice='always' is ignored: collate and augment make batches on the CPU.", stacklevel=2
                 )
-            self._mode = "never"
-        self._batcher = Batcher(shard, self.plan, device, transforms)
+            mode = "never"
+        self.cache = DeviceCache.of(self.shard, device, mode)
+        self._batcher = replace(Batcher(shard, self.plan, device, transforms), cache=self.cache)
 
-    def check_every_step(self) -> None:
-        """Raise InvalidInput unless this worker has rows in each step and micro-batch, as SyncBatchNorm needs them."""
-        plan, shard = self.plan, self._batcher.shard.index
-        fewest, step = min((plan.count(shard, step), step) for step in range(plan.steps))
-        if fewest < self._micro_batches:
-            raise InvalidInput(
-                f"this worker has {fewest} rows in step {step} of {plan.steps}, and SyncBatchNorm needs one in each "
-                "micro-batch. Partition the rows evenly, raise batchSize, or set dropLast=True."
-            )
+    def probe(self, module: nn.Module) -> dict[str, Any]:
+        """Run the module on the first rows; return the report's ``inputs`` and ``output``.
 
-    def hold(self) -> None:
-        """Copy the rows to the device if they are to be held there; call it when the model is on the device."""
-        self.cache = DeviceCache.of(self.shard, self._device, self._mode)
-        self._batcher = replace(self._batcher, cache=self.cache)
-
-    def try_model(self, module: nn.Module) -> dict[str, Any]:
-        """Try the module on the first rows; the report's ``inputs`` and ``output``."""
+        Raises InvalidInput if scoring would reject the output, or a label is beyond the output.
+        """
         if not self.shard.rows:
             return {"inputs": None, "output": None}
-        batch = trial_batch(self.shard, Transforms(self._collate)).to(self._device)
+        batch = probe_batch(self.shard, Transforms(self._collate)).to(self._device)
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-            output, summary = try_model(module, batch, self._kind)
+            output, summary = probe_model(module, batch, self._kind)
             check_bounds(self._bounds, self._classes.of_output(summary["output"]))
             # An estimator's output may be another in training mode.
             measured = self._objective.metrics and self._kind not in (None, "estimator")
             if self.validation is not None or measured:
-                try_evaluation(output, batch, self._objective, self._device)
+                probe_evaluation(output, batch, self._objective, self._device)
         return summary
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -145,6 +136,15 @@ def check_split(training: int, validation: int | None, mass: float, validation_m
                 f"all {kind} rows weigh 0 in the loss; expected a positive weight of at least one. Class weights of 0 "
                 "and ignore_index leave out rows as weightCol does."
             )
+
+
+def _check_every_step(plan: Plan, shard: int, micro_batches: int) -> None:
+    fewest, step = min((plan.count(shard, step), step) for step in range(plan.steps))
+    if fewest < micro_batches:
+        raise InvalidInput(
+            f"this worker has {fewest} rows in step {step} of {plan.steps}, and SyncBatchNorm needs one in each "
+            "micro-batch. Partition the rows evenly, raise batchSize, or set dropLast=True."
+        )
 
 
 def _split(shard: Shard, group: Group) -> tuple[Shard, Shard | None]:

@@ -1,8 +1,8 @@
 """The training loop of every worker. Read this file first.
 
-place -> attach -> restore
--> for epoch: sync.start_epoch -> for batch: replica.gradients(batch); sync.update(clock, batch); clock.tick
-              -> sync.end_epoch -> validate, save
+place -> attach -> open the rows -> probe -> restore
+-> for epoch: sync.start_epoch -> for batch: replica.gradients(batch); sync.update(clock, batch); clock.tick; save
+              -> sync.end_epoch -> validate: replica.end_epoch, stopping.after -> save
 -> detach
 """
 
@@ -22,6 +22,7 @@ from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import span
+from sparkdl.training.callbacks.calls import CallbackCalls
 from sparkdl.training.dataloader import Rows
 from sparkdl.training.layouts.arithmetic import tf32
 from sparkdl.training.monitor import TrainingMonitor
@@ -38,7 +39,10 @@ class Training(TrainingSpec):
         """Run ``train`` on one worker."""
         if shard is None:
             raise InvalidInput("there is no data to train on.")
-        return train(world, shard, self)
+        with _seeded(self.seed, world), tf32(wanted=self.objective.tf32, device=world.device):
+            with span("imports"):
+                import_module("torch._dynamo")  # which the first optimizer of a process imports
+            return train(world, shard, self)
 
 
 def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
@@ -46,36 +50,37 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
 
     Raises InvalidInput if the data do not fit, or a saved state is of another run; PeerLost if a worker was lost.
     """
-    group = world.group()
-    with _seeded(training.seed, world), tf32(wanted=training.objective.tf32, device=world.device):
-        with span("imports"):
-            import_module("torch._dynamo")  # which the first optimizer of a process imports
-        with span("set up"):
-            rows = Rows(shard, group, training, world.device)
-            objective = training.objective.for_run(rows.plan.steps, training.epochs)
-            replica = training.layout.place(objective, world)
-            sync = training.strategy.attach(replica, group)
-            if replica.needs_rows:
-                rows.check_every_step()
-            rows.hold()
-            state = TrainerState(world, training, replica, sync, rows)
-            monitor = TrainingMonitor(state)
-        with state.restored(), monitor.measured():
-            monitor.start()
-            while not state.finished:
-                sync.start_epoch()
-                for batch in rows.batches(world.clock.epoch, start=state.position):
-                    for number, micro_batch in enumerate(batch.split(training.micro_batches), start=1):
-                        loss = replica.gradients(micro_batch, last=number == training.micro_batches)
-                        monitor.observe(loss, micro_batch)
-                    sync.update(world.clock, batch)
-                    world.clock.tick(batch.total)
-                    monitor.end_step(batch)
-                sync.end_epoch()
-                world.clock.end_epoch()
-                monitor.end_epoch()
-            sync.detach()
-            monitor.end()
+    with span("set up"):
+        replica = training.layout.place(training.objective, world)
+        sync = training.strategy.attach(replica, world.group())
+        rows = Rows(shard, world, training, lockstep=replica.needs_rows)
+        replica.schedule(rows.plan.steps, training.epochs)
+        state = TrainerState(world, training, replica, sync, rows)
+        state.report |= rows.probe(replica.module)
+        callbacks, monitor = CallbackCalls(state), TrainingMonitor(state)
+    with state.restored(), monitor.measured():
+        callbacks.start()
+        while not state.finished:
+            sync.start_epoch()
+            for batch in rows.batches(world.clock.epoch, start=state.position):
+                for number, micro_batch in enumerate(batch.split(training.micro_batches), start=1):
+                    loss = replica.gradients(micro_batch, last=number == training.micro_batches)
+                    monitor.observe(loss, micro_batch)
+                sync.update(world.clock, batch)
+                world.clock.tick(batch.total)
+                callbacks.end_step()
+                state.save()
+                monitor.end_step(batch)
+            sync.end_epoch(rows.share)
+            world.clock.end_epoch()
+            with callbacks.around_validation(monitor.validate) as value:
+                replica.end_epoch(value)
+                state.stopping.after(world.clock.epoch, value, replica.module)
+            callbacks.end_epoch()
+            monitor.end_epoch()
+            state.save()
+        sync.detach()
+        callbacks.end()
     return state.result()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
+from sparkdl.cluster.group.world import World
 from sparkdl.data.batching import CACHE_MODES
+from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Augment, Collate
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, NonNegative, Seed, one_of
@@ -18,6 +20,25 @@ from sparkdl.training.objective.labels import Classes
 from sparkdl.training.objective.objective import Objective, OutputKind
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
+
+
+class StateSaver(Protocol):
+    """Saves each worker's state and restores it in a later attempt, as ``sparkdl.checkpoint.checkpointer`` does."""
+
+    def epoch(self) -> int:
+        """The number of finished epochs in the newest checkpoint."""
+
+    def load(self, world: World, shard: Shard) -> dict[str, Any] | None:
+        """The newest state that all workers can read; None without one."""
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raise InvalidInput if the state cannot be saved."""
+
+    def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
+        """Save the state if a checkpoint is due; ``finished`` if no step follows."""
+
+    def close(self) -> None:
+        """Wait for the last checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +67,7 @@ class TrainingSpec(CheckedFields):
         classes: valid class labels; None if targets are not class indices.
         collate: ``collate(inputs, target)``, applied to every batch; default: none.
         augment: ``augment(inputs, target, generator)``, applied to training batches before ``collate``; default: none.
-        checkpointer: the ``Checkpointer`` that saves each worker's state and restores it on a restart; default: none.
+        checkpointer: saves each worker's state and restores it on a restart; default: none.
         cache_on_device: whether a GPU holds the shard: ``"auto"`` if it takes at most half of the free memory,
             ``"always"`` or ``"never"``. Batches with ``collate`` or ``augment`` are made on the CPU.
         measured: whether workers report progress and phase times.
@@ -71,7 +92,7 @@ class TrainingSpec(CheckedFields):
     classes: Classes | None = None
     collate: Collate | None = None
     augment: Augment | None = None
-    checkpointer: Any = None  # a Checkpointer; untyped, so that the loop does not import its modules
+    checkpointer: StateSaver | None = None
     cache_on_device: Annotated[str, one_of(CACHE_MODES)] = "auto"
     measured: bool = True
     result_limit: Count | None = None

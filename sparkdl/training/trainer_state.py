@@ -39,8 +39,7 @@ class TrainerState:
         check_weights(replica.module, training.result_limit)
         self.group = world.group()
         self.history: list[dict[str, Any]] = []  # one row per epoch, the same on every worker
-        # Shape and dtype of one row of each input, shape of one output row, seconds of training and of its phases.
-        self.report: dict[str, Any] = {**rows.try_model(replica.module), "train_seconds": 0.0, "phases": {}}
+        self.report: dict[str, Any] = {"train_seconds": 0.0, "phases": {}}
         self.metrics = open_metrics(training.objective.metrics, world.device)
         # Of the current epoch; with validation rows, the metrics are theirs.
         self.meter = MetricAccumulator(world.device, self.metrics if rows.validation is None else {})
@@ -85,13 +84,18 @@ class TrainerState:
         self._started, self._begun = time.monotonic(), self.world.clock.step
 
     def save(self) -> None:
-        """Notify the checkpointer, if there is one, of a finished step; it saves the state if due."""
-        if self.training.checkpointer is not None:
+        """Notify the checkpointer, if there is one, of a finished step; it saves the state if due.
+
+        The last step of an epoch is finished with the epoch.
+        """
+        if self.training.checkpointer is not None and self.position < self.rows.plan.steps:
             self.training.checkpointer.after_step(self.world, self.state, finished=self.finished)
 
     def result(self) -> Trained:
         """The final weights, the history and this worker's report."""
         communication = {"bytes_per_step": self.sync.bytes_per_step, "host": self.world.host}
+        best = {"best_epoch": self.stopping.epochs.best, "keeps_best": self.stopping.keep}
+        self.report |= {**best, "stop_reason": self.stopping.reason}
         weights = self.stopping.weights(self.replica.module)
         return Trained(weights, self.history, self.rows.report | self.report | communication)
 

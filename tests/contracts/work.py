@@ -22,7 +22,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.telemetry.emit import record
-from sparkdl.training.loop import Training, train
+from sparkdl.training.loop import Training
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -187,7 +187,7 @@ class Fit:
             return module
 
         objective = replace(self.training.objective, model=record_model)
-        trained = train(world, shard, replace(self.training, objective=objective))
+        trained = replace(self.training, objective=objective)(world, shard)
         (module, start), *_ = models
         return {
             "rank": world.rank,

@@ -46,6 +46,9 @@ class Replica(Protocol):
     sink: GradientSink | None
     output: Any
 
+    def schedule(self, steps: int, epochs: int) -> None:
+        """Open the scheduler of a run of ``epochs`` with so many ``steps`` each; the loop calls it once."""
+
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
         """Run forward and backward on one batch; return the LOCAL mean loss, a detached scalar.
 

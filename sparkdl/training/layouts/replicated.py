@@ -62,7 +62,8 @@ class ReplicatedReplica:
         self.sink: GradientSink | None = None
         self.output: Any = None
         self.optimizer = objective.open_optimizer(named)
-        self.scheduler = objective.open_scheduler(self.optimizer)
+        self.scheduler: Any = None
+        self._objective = objective
         self._by_epoch = objective.scheduler_interval == "epoch"
         self._criterion = objective.criterion(device)
         self._max_grad_norm = objective.max_grad_norm
@@ -74,6 +75,10 @@ class ReplicatedReplica:
         self._receiver: GradientSink | None = None  # the sink, during a backward pass with communication
         for index, parameter in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
+
+    def schedule(self, steps: int, epochs: int) -> None:
+        """Open the scheduler of a run of ``epochs`` with so many ``steps`` each."""
+        self.scheduler = self._objective.for_run(steps, epochs).open_scheduler(self.optimizer)
 
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
         """Run forward and backward on one batch; return the local mean loss."""

@@ -17,6 +17,7 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
+from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.cost.cost_model import LOOPBACK, Cost, Exchange, Link, cost, described, hosts_of, shapes_of
 from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
@@ -26,11 +27,15 @@ class Sync(Protocol):
     """A strategy attached to one replica; a checkpoint includes its state.
 
     Attributes:
+        replica: the replica that it synchronises.
+        group: the workers whose replicas it keeps equal.
         replicated: whether parameters and optimizer are bit-identical on all replicas after every update; a checkpoint
             then stores them once. If not, callbacks with the attribute ``replicated``, such as ``EMA``, do not fit, and
             the strategy's dataclass says so by ``replicated = False``.
     """
 
+    replica: Replica
+    group: Group
     replicated: bool
 
     @property
@@ -44,9 +49,14 @@ class Sync(Protocol):
     def update(self, clock: Clock, batch: Batch) -> None:
         """Reduce this step's gradients, weighted by ``batch.weight_fraction``, and apply them."""
 
-    def end_epoch(self) -> None:
-        """Set all replicas to equal weights after an epoch's last step; the loop checks it. Default: nothing."""
-        return
+    def end_epoch(self, share: float) -> None:
+        """Set all replicas to equal weights and buffers after an epoch's last step; the loop compares the weights.
+
+        By default, the weights are equal, and floating-point buffers become the mean of all workers, weighted by
+        ``share``, this worker's fraction of the epoch's rows.
+        """
+        enter_phase("exchange")
+        average_buffers(self.replica.module, self.group, share)
 
     def detach(self) -> None:
         """Release the replica; if the strategy promises it, all replicas are then equal."""

@@ -68,7 +68,7 @@ class AllReduceSync(Sync):
     replicated = True
 
     def __init__(self, strategy: AllReduce, replica: Replica, group: Group) -> None:
-        self._replica = replica
+        self.replica, self.group = replica, group
         self._buckets: list[Bucket] = make_buckets(replica.parameters, strategy.bucket_bytes) if group.size > 1 else []
         self._slots = {
             parameter: (bucket, slot) for bucket in self._buckets for slot, parameter in enumerate(bucket.parameters)
@@ -97,7 +97,7 @@ class AllReduceSync(Sync):
                 "share it; expected one. Use torch.utils.checkpoint(use_reentrant=False)."
             )
         bucket, slot = self._slots[index]
-        parameter = self._replica.parameters[index]
+        parameter = self.replica.parameters[index]
         gradient = parameter.grad
         if gradient is None:
             bucket.gradients[slot].zero_()
@@ -129,11 +129,11 @@ class AllReduceSync(Sync):
         nobody = self._unused_by_all()
         for index, (bucket, slot) in self._slots.items():
             # As on one machine, the optimizer skips a parameter that no row of the global batch used.
-            self._replica.parameters[index].grad = None if index in nobody else bucket.gradients[slot]
+            self.replica.parameters[index].grad = None if index in nobody else bucket.gradients[slot]
         for bucket in self._buckets:
             bucket.used.fill_(1)
         self._under_way = []
-        self._replica.apply()
+        self.replica.apply()
 
     def _unused_by_all(self) -> set[int]:
         if not self._unused:
@@ -145,7 +145,7 @@ class AllReduceSync(Sync):
 
     def detach(self) -> None:
         """Detach from the replica's gradients."""
-        self._replica.sink = None
+        self.replica.sink = None
 
     def state_dict(self) -> dict[str, Any]:
         """The reduction's state."""

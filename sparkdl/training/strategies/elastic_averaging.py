@@ -29,7 +29,7 @@ from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.cost.cost_model import Exchange
 from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, equalise
+from sparkdl.training.strategies import Strategy, Sync, equalise
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, block_exchanges, by_index
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers import Reducer
@@ -73,13 +73,13 @@ class ElasticAveraging(CheckedFields, Strategy):
         return block_exchanges(self.every, self.reduce, make_buckets(parameters, self.bucket_bytes), hosts)
 
 
-class ElasticAveragingSync:
+class ElasticAveragingSync(Sync):
     """Elastic averaging attached to one replica, whose module has the center between epochs."""
 
     replicated = False
 
     def __init__(self, strategy: ElasticAveraging, replica: Replica, group: Group) -> None:
-        self._strategy, self._replica, self._group = strategy, replica, group
+        self._strategy, self.replica, self.group = strategy, replica, group
         self._sum = ParameterSum(replica.parameters, group, strategy.reduce, strategy.bucket_bytes)
         self._block = BlockCounter(strategy.every, warn=group.rank == 0)
         self._own: dict[int, Tensor] = {}  # x_i by parameter, while the module has the center
@@ -100,21 +100,25 @@ class ElasticAveragingSync:
     def update(self, clock: Clock, batch: Batch) -> None:
         """Take a local step; exchange if the block ends."""
         enter_phase("update")
-        self._replica.apply()
+        self.replica.apply()
         if self._block.step():
             self._exchange()
 
-    def end_epoch(self) -> None:
+    def end_epoch(self, share: float) -> None:
         """End the block, and put the center into the module."""
-        if self._block.end_epoch():
-            self._exchange()
-        self._own = by_index([parameter.detach().clone() for parameter in self._replica.parameters])
-        self._fill(by_index(self._center))
+        self._end_block()
+        super().end_epoch(share)
 
     def detach(self) -> None:
         """Leave the center in the module."""
         if not self._own:
-            self.end_epoch()
+            self._end_block()
+
+    def _end_block(self) -> None:
+        if self._block.end_epoch():
+            self._exchange()
+        self._own = by_index([parameter.detach().clone() for parameter in self.replica.parameters])
+        self._fill(by_index(self._center))
 
     def state_dict(self) -> dict[str, Any]:
         """The block's progress and, unless the module has it, the center; this worker's weights if it has."""
@@ -127,7 +131,7 @@ class ElasticAveragingSync:
         """Restore a state, for a replica that has its weights already."""
         replicated = state["replicated"]
         self._block.load_state_dict(replicated["block"])
-        for index, parameter in enumerate(self._replica.parameters):
+        for index, parameter in enumerate(self.replica.parameters):
             self._center[index].copy_(replicated["center"].get(index, parameter))
         self._own = state.get("own", {})
         if "reduction" in state:
@@ -135,10 +139,10 @@ class ElasticAveragingSync:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        if self._group.size == 1:
+        if self.group.size == 1:
             return
-        alpha = self._strategy.beta / self._group.size
-        for term, x, center in zip(self._sum.terms, self._replica.parameters, self._center, strict=True):
+        alpha = self._strategy.beta / self.group.size
+        for term, x, center in zip(self._sum.terms, self.replica.parameters, self._center, strict=True):
             torch.sub(x, center, out=term).mul_(alpha)
             x.sub_(term)
         self._sum.exchange()
@@ -148,4 +152,4 @@ class ElasticAveragingSync:
     @torch.no_grad()
     def _fill(self, weights: dict[int, Tensor]) -> None:
         for index, value in weights.items():
-            self._replica.parameters[index].copy_(value)
+            self.replica.parameters[index].copy_(value)

@@ -99,7 +99,7 @@ class GossipSync(Sync):
     replicated = False
 
     def __init__(self, strategy: Gossip, replica: Replica, group: Group) -> None:
-        self._strategy, self._replica, self._group = strategy, replica, group
+        self._strategy, self.replica, self.group = strategy, replica, group
         self._sum = ParameterSum(replica.parameters, group, None, strategy.bucket_bytes)
         self._block = BlockCounter(strategy.every, warn=group.rank == 0)
         self._exchanges = 0
@@ -108,7 +108,7 @@ class GossipSync(Sync):
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends per step on average, if blocks have ``every`` steps."""
-        size = self._group.size
+        size = self.group.size
         sent = sum(bucket.buffer.nbytes for bucket in self._sum.buckets)
         partners = min(2, size - 1) if self._strategy.graph == "ring" else (size - size % 2) / size
         return int(partners * sent) // self._strategy.every
@@ -116,25 +116,29 @@ class GossipSync(Sync):
     def update(self, clock: Clock, batch: Batch) -> None:
         """Take a local step; exchange if the block ends."""
         enter_phase("update")
-        self._replica.apply()
+        self.replica.apply()
         self._apart = True
         if self._block.step():
             self._exchange()
 
-    @torch.no_grad()
-    def end_epoch(self) -> None:
+    def end_epoch(self, share: float) -> None:
         """Set all replicas to their mean."""
-        self._block.end_epoch()
-        for term, x in zip(self._sum.terms, self._replica.parameters, strict=True):
-            torch.div(x, self._group.size, out=term)
-        self._sum.exchange()
-        self._fill()
-        self._apart = False
+        self._average()
+        super().end_epoch(share)
 
     def detach(self) -> None:
         """Set all replicas to their mean, unless they are."""
         if self._apart:
-            self.end_epoch()
+            self._average()
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        self._block.end_epoch()
+        for term, x in zip(self._sum.terms, self.replica.parameters, strict=True):
+            torch.div(x, self.group.size, out=term)
+        self._sum.exchange()
+        self._fill()
+        self._apart = False
 
     def state_dict(self) -> dict[str, Any]:
         """The block's progress, and the number of exchanges, from which random pairs follow."""
@@ -148,19 +152,19 @@ class GossipSync(Sync):
     @torch.no_grad()
     def _exchange(self) -> None:
         enter_phase("exchange")
-        peers = neighbours(self._strategy, self._group.rank, self._group.size, self._exchanges)
+        peers = neighbours(self._strategy, self.group.rank, self.group.size, self._exchanges)
         self._exchanges += 1
         if not peers:
             return
-        for term, x in zip(self._sum.terms, self._replica.parameters, strict=True):
+        for term, x in zip(self._sum.terms, self.replica.parameters, strict=True):
             term.copy_(x)
         for bucket in self._sum.buckets:
-            for received in self._group.exchange(bucket.buffer, peers):
+            for received in self.group.exchange(bucket.buffer, peers):
                 bucket.buffer.add_(received)
             bucket.buffer.div_(len(peers) + 1)
         self._fill()
         enter_phase("update")
 
     def _fill(self) -> None:
-        for term, x in zip(self._sum.terms, self._replica.parameters, strict=True):
+        for term, x in zip(self._sum.terms, self.replica.parameters, strict=True):
             x.copy_(term)

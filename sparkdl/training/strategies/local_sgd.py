@@ -42,7 +42,7 @@ from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.cost.cost_model import Exchange
 from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, average_buffers, equalise
+from sparkdl.training.strategies import Strategy, Sync, average_buffers, equalise
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, block_exchanges, by_index
 from sparkdl.training.strategies.buckets import make_buckets
@@ -143,13 +143,13 @@ class LocalSGD(CheckedFields, Strategy):
         return block_exchanges(self.every, self.reduce, make_buckets(parameters, self.bucket_bytes), hosts)
 
 
-class LocalSGDSync:
+class LocalSGDSync(Sync):
     """Local SGD attached to one replica."""
 
     replicated = False
 
     def __init__(self, strategy: LocalSGD, replica: Replica, group: Group) -> None:
-        self._strategy, self._replica, self._group = strategy, replica, group
+        self._strategy, self.replica, self.group = strategy, replica, group
         self._sum = ParameterSum(replica.parameters, group, strategy.reduce, strategy.bucket_bytes)
         warmup = AllReduce(bucket_bytes=strategy.bucket_bytes)
         self._warmup = AllReduceSync(warmup, replica, group) if strategy.warmup else None
@@ -169,7 +169,7 @@ class LocalSGDSync:
     def start_epoch(self) -> None:
         """Nothing to prepare, since the replica continues from the common weights."""
         # The warm-up's last epoch may have too few steps for a block.
-        self._block.warn = self._group.rank == 0 and self._warmup is None
+        self._block.warn = self.group.rank == 0 and self._warmup is None
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Take a local step, in the warm-up a common one; exchange if the block ends."""
@@ -179,21 +179,20 @@ class LocalSGDSync:
             self._end_warmup()
             return
         enter_phase("update")
-        self._replica.apply()
+        self.replica.apply()
         self._weight, self._total = self._weight + batch.weight, self._total + batch.step_weight
         if self._block.step():
             self._exchange()
 
-    def end_epoch(self) -> None:
+    def end_epoch(self, share: float) -> None:
         """End the block."""
-        if self._block.end_epoch():
-            self._exchange()
+        self._end_block()
+        super().end_epoch(share)
 
     def detach(self) -> None:
         """End the block; all replicas are then equal."""
-        if self._block.steps:
-            self.end_epoch()
-        self._replica.sink = None
+        self._end_block()
+        self.replica.sink = None
 
     def state_dict(self) -> dict[str, Any]:
         """Progress in warm-up and block, the weights at the block's start, the velocity, and the reduction's state."""
@@ -210,7 +209,7 @@ class LocalSGDSync:
         self._block.load_state_dict(replicated["block"])
         self._end_warmup()
         self._begin()
-        for index, parameter in enumerate(self._replica.parameters):
+        for index, parameter in enumerate(self.replica.parameters):
             if index in replicated["start"]:
                 self._start[index].copy_(replicated["start"][index])
             if index in replicated["velocity"]:
@@ -218,6 +217,10 @@ class LocalSGDSync:
         self._weight, self._total = state.get("weight", 0.0), replicated["total"]
         if "reduction" in state:
             self._sum.reduction.load_state_dict(state["reduction"])
+
+    def _end_block(self) -> None:
+        if self._block.end_epoch():
+            self._exchange()
 
     def _end_warmup(self) -> None:
         if self._warmup is not None and self._warmed >= self._strategy.warmup:
@@ -227,24 +230,24 @@ class LocalSGDSync:
 
     @torch.no_grad()
     def _begin(self) -> None:
-        for start, parameter in zip(self._start, self._replica.parameters, strict=True):
+        for start, parameter in zip(self._start, self.replica.parameters, strict=True):
             start.copy_(parameter)
 
     def _exchange(self) -> None:
         strategy = self._strategy
         total, share = self._total, self._weight / self._total if self._total else 0.0
         # One worker's mean is its own weights, which must not round. Without rows, nobody has moved.
-        if total and (self._group.size > 1 or strategy.lr != 1 or strategy.momentum):
+        if total and (self.group.size > 1 or strategy.lr != 1 or strategy.momentum):
             self._step(share)
             if strategy.average_buffers:
-                average_buffers(self._replica.module, self._group, share)
-        if strategy.reset_inner and self._group.size > 1:
-            self._replica.optimizer.state.clear()
+                average_buffers(self.replica.module, self.group, share)
+        if strategy.reset_inner and self.group.size > 1:
+            self.replica.optimizer.state.clear()
         self._weight, self._total = 0.0, 0.0
 
     @torch.no_grad()
     def _step(self, share: float) -> None:
-        strategy, parameters = self._strategy, self._replica.parameters
+        strategy, parameters = self._strategy, self.replica.parameters
         for delta, start, parameter in zip(self._sum.terms, self._start, parameters, strict=True):
             torch.sub(start, parameter, out=delta).mul_(share)
         self._sum.exchange()

@@ -1,4 +1,4 @@
-"""Tries the model on a few rows before the first step, and refuses a model that ``transform`` could not score."""
+"""Runs the model on a few rows before the first step, and refuses a model that ``transform`` could not score."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkdl.training.objective.loss import shapes
 from sparkdl.training.objective.metrics import MetricAccumulator, local_states, open_metrics, together
 from sparkdl.training.objective.objective import Objective, OutputKind, forward
 
-_ROWS = 32  # of the trial; a loss may need several, such as the largest few
+_ROWS = 32  # of the probe; a loss may need several, such as the largest few
 _EXPECTED = {
     "estimator": "expected one tensor [B, ...]",
     "classifier": "a classifier's model returns scores [B, classes], [B] or [B, 1], or for labels [B, d1, ...] scores "
@@ -29,7 +29,7 @@ _EXPECTED = {
 }
 
 
-def trial_batch(shard: Shard, transforms: Transforms | None) -> Batch:
+def probe_batch(shard: Shard, transforms: Transforms | None) -> Batch:
     """The first few rows of a shard with rows, those of positive weight first."""
     positions = torch.arange(min(_ROWS, shard.rows))
     if shard.denominators is not None:
@@ -39,7 +39,7 @@ def trial_batch(shard: Shard, transforms: Transforms | None) -> Batch:
     return transforms(batch, generator(0)) if transforms else batch
 
 
-def try_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple[Any, dict[str, Any]]:
+def probe_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple[Any, dict[str, Any]]:
     """Run the model on at least one row in evaluation mode; raises InvalidInput if scoring would reject the output.
 
     Returns the output, and for the report ``inputs``, the shape and dtype of one row of each input (None if a shape
@@ -60,8 +60,8 @@ def try_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple
     return output, {"inputs": row_shapes(batch.inputs), "output": shape}
 
 
-def try_evaluation(output: Any, batch: Batch, objective: Objective, device: torch.device) -> None:
-    """Evaluate the trial's output by loss and metrics, as validation does; raises as they do."""
+def probe_evaluation(output: Any, batch: Batch, objective: Objective, device: torch.device) -> None:
+    """Evaluate the probe's output by loss and metrics, as validation does; raises as they do."""
     if batch.weight:
         criterion, metrics = objective.criterion(device), open_metrics(objective.metrics, device)
         with torch.no_grad(), warnings.catch_warnings():
