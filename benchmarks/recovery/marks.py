@@ -6,16 +6,16 @@ from typing import Any
 
 from sparkdl.checkpoint.checkpointer import Checkpointer
 from sparkdl.cluster.group.world import World
-from sparkdl.data.shard import Shard
+from sparkdl.data.fingerprint import Fingerprint
 from sparkdl.telemetry.emit import record
 
 
 class MarkedCheckpointer(Checkpointer):
     """Records when a worker begins to load a checkpoint, and when it has resumed."""
 
-    def load(self, world: World, shard: Shard) -> dict[str, Any] | None:
+    def load(self, world: World, fingerprint: Fingerprint) -> dict[str, Any] | None:
         record("joined")
-        state = super().load(world, shard)
+        state = super().load(world, fingerprint)
         record("restored", clock=None, found=state is not None)
         return state
 

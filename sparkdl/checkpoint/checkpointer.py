@@ -18,8 +18,7 @@ from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.data.clock import Clock
-from sparkdl.data.fingerprint import fingerprint
-from sparkdl.data.shard import Shard
+from sparkdl.data.fingerprint import Fingerprint
 from sparkdl.errors import InvalidInput, PeerLost, Stopped
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.telemetry.emit import notify
@@ -66,9 +65,10 @@ class Checkpointer:
         """Completed epochs of the newest checkpoint; the driver calls it for an attempt's title."""
         return self.checkpoints.epoch()
 
-    def load(self, world: World, shard: Shard) -> dict[str, Any] | None:
+    def load(self, world: World, fingerprint: Fingerprint) -> dict[str, Any] | None:
         """Restore the newest usable state, on every worker together, with collectives.
 
+        ``fingerprint`` is of this worker's rows.
         Returns this worker's ``TrainerState.state`` after a step common to all; None without a checkpoint or a shared
         directory. If the gang's size has changed, the state is of an epoch's end and may come from any worker.
 
@@ -81,7 +81,7 @@ class Checkpointer:
         _on_rank_0(world, "fence", lambda: self.checkpoints.fence(world.attempt))
         if not self.temporary:
             self._see(world)
-        fingerprints = [str(value) for value in world.group().gather(fingerprint(shard))]
+        fingerprints = [str(value) for value in world.group().gather(fingerprint)]
         fitting = Compatibility(self.checkpoints.folder.path, self.checkpoints.writer, world.size, fingerprints)
         self._extra = {"writer": self.checkpoints.writer, "shards": fingerprints}
         state = self._restore(world, fitting)

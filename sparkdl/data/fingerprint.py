@@ -14,20 +14,19 @@ set's, for any sharding. A fingerprint detects accidents, not attacks: m is no s
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from sparkdl.data.batch import Ragged
-from sparkdl.data.shard import Shard
+from sparkdl.data.batch import Input, Ragged
+from sparkdl.data.shard import Shard, scan
 
 Words = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_CHUNK = 1 << 21  # bytes mixed at a time, so that they stay in the cache
-_MOST = 1 << 16  # rows mixed at a time
 
 
 @dataclass(frozen=True)
@@ -48,24 +47,37 @@ class Fingerprint:
         return Fingerprint(int(rows), int(content, 16), int(order, 16))
 
 
-def fingerprint(shard: Shard) -> Fingerprint:
-    """Hash all rows of a shard, over all columns but the row ids; reads the rows once."""
-    identity = shard.columns.row_id
-    names = sorted(name for name in shard.tensors if identity is None or name != identity.name)
-    hashes = np.zeros(shard.rows, np.uint64)
-    for name in names:
-        column = shard.tensors[name]
-        step = max(1, min(_MOST, _CHUNK * max(1, len(column)) // max(1, column.nbytes)))
-        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-        for first in range(0, len(column), step):
-            piece = column[first : first + step]
+class FingerprintScan:
+    """Hashes the stored rows of a shard, over all columns but the row ids."""
+
+    def __init__(self, shard: Shard) -> None:
+        identity, self._shard = shard.columns.row_id, shard
+        self.names = sorted(name for name in shard.tensors if identity is None or name != identity.name)
+        seeds = {name: hashlib.sha256(name.encode()).digest()[:8] for name in self.names}
+        self._seeds = {name: int.from_bytes(seed, "little") for name, seed in seeds.items()}
+        self._hashes = np.zeros(len(next(iter(shard.tensors.values()))), np.uint64)
+
+    def visit(self, first: int, rows: Mapping[str, Input]) -> None:
+        """Add the words of some rows to their hashes."""
+        for name in self.names:
+            piece, seed = rows[name], self._seeds[name]
             mixed = _ragged(piece, seed) if isinstance(piece, Ragged) else _row_sums(piece, seed)
-            hashes[first : first + step] += mixed
-    _mix(hashes)
-    content = int(hashes.sum(dtype=np.uint64))
-    ordered = hashes if shard.order is None else hashes[shard.order.numpy()]
-    ordered = ordered + np.arange(1, shard.rows + 1, dtype=np.uint64) * _GOLDEN
-    return Fingerprint(shard.rows, content, int(_mix(ordered).sum(dtype=np.uint64)))
+            self._hashes[first : first + len(mixed)] += mixed
+
+    def result(self) -> Fingerprint:
+        """The fingerprint, once all rows are read."""
+        shard, hashes = self._shard, _mix(self._hashes)
+        content = int(hashes.sum(dtype=np.uint64))
+        ordered = hashes if shard.order is None else hashes[shard.order.numpy()]
+        ordered = ordered + np.arange(1, shard.rows + 1, dtype=np.uint64) * _GOLDEN
+        return Fingerprint(shard.rows, content, int(_mix(ordered).sum(dtype=np.uint64)))
+
+
+def fingerprint(shard: Shard) -> Fingerprint:
+    """Hash all rows of a shard; reads the rows once."""
+    marks = FingerprintScan(shard)
+    scan(shard, marks)
+    return marks.result()
 
 
 def total(fingerprints: list[Fingerprint]) -> tuple[int, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +14,8 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 
-_SCAN_ROWS = 1 << 20  # with one label each
+_CHUNK = 1 << 21  # bytes of a column read at a time, so that they stay in the cache
+_MOST = 1 << 16  # rows read at a time
 
 
 @dataclass(frozen=True)
@@ -69,28 +71,9 @@ class Shard:
         Raises:
             InvalidInput: a row's weight is negative.
         """
-        targets, weight = self.columns.targets, self.columns.weight
-        terms: Tensor | None = None
-        count = self._stored_rows()
-        labels_per_row = max([1, *(numbers(self.tensors, column.name)[:1].numel() for column in targets)])
-        step = max(1, _SCAN_ROWS // labels_per_row)
-        for first in range(0, count, step):
-            rows = slice(first, first + step)
-            labels: dict[str, Input] = {column.name: self.tensors[column.name][rows] for column in targets}
-            target = target_of(labels, self.columns)
-            values = None if target is None else denominators(target)
-            if weight is not None:
-                weights = numbers(self.tensors, weight.name)[rows].to(torch.float64)
-                if bool((weights < 0).any()):
-                    least = float(weights.min())
-                    raise InvalidInput(f"weight column {weight.name!r} holds {least}; expected weights of at least 0.")
-                values = weights if values is None else values * weights
-            if values is not None:
-                terms = torch.ones(count, dtype=torch.float64) if terms is None else terms
-                terms[rows] = values
-        if terms is None and weight is not None:  # a shard without rows
-            terms = torch.empty(0, dtype=torch.float64)
-        return self if terms is None else replace(self, denominators=terms)
+        terms = Denominators(self, denominators)
+        scan(self, terms)
+        return self if terms.values is None else replace(self, denominators=terms.values)
 
     def mass(self) -> float:
         """The rows' weight in the loss: the sum of their denominator terms."""
@@ -106,6 +89,56 @@ class Shard:
 
     def _stored_rows(self) -> int:
         return len(next(iter(self.tensors.values())))
+
+
+class Visitor(Protocol):
+    """Learns something of a shard's stored rows; ``names`` are the columns that it reads."""
+
+    names: Sequence[str]
+
+    def visit(self, first: int, rows: Mapping[str, Input]) -> None:
+        """Read the columns of consecutive stored rows, of which ``first`` is the number of the first."""
+
+
+def scan(shard: Shard, *visitors: Visitor) -> None:
+    """Read the stored rows of a shard once, for all visitors."""
+    columns = {name: shard.tensors[name] for visitor in visitors for name in visitor.names}
+    count = shard._stored_rows()
+    largest = max([1, *(column.nbytes for column in columns.values())])
+    step = max(1, min(_MOST, _CHUNK * max(1, count) // largest))
+    for first in range(0, count if columns else 0, step):
+        rows = {name: column[first : first + step] for name, column in columns.items()}
+        for visitor in visitors:
+            visitor.visit(first, rows)
+
+
+class Denominators:
+    """Each stored row's term in the loss's denominator: the loss's weight of the target times the row's weight.
+
+    Attributes:
+        values: float64 ``[stored rows]`` after the scan; None if each term is 1.
+    """
+
+    def __init__(self, shard: Shard, of_targets: Callable[[Tensor], Tensor | None]) -> None:
+        self._columns, self._count, self._of_targets = shard.columns, shard._stored_rows(), of_targets
+        weight = [] if shard.columns.weight is None else [shard.columns.weight.name]
+        self.names = [*(column.name for column in shard.columns.targets), *weight]
+        # A shard without rows has weights, too.
+        self.values = torch.empty(0, dtype=torch.float64) if weight and not self._count else None
+
+    def visit(self, first: int, rows: Mapping[str, Input]) -> None:
+        """Compute the terms of some rows; raises InvalidInput if a row's weight is negative."""
+        target, weight = target_of(rows, self._columns), self._columns.weight
+        terms = None if target is None else self._of_targets(target)
+        if weight is not None:
+            weights = numbers(rows, weight.name).to(torch.float64)
+            if bool((weights < 0).any()):
+                least = float(weights.min())
+                raise InvalidInput(f"weight column {weight.name!r} holds {least}; expected weights of at least 0.")
+            terms = weights if terms is None else terms * weights
+        if terms is not None:
+            self.values = torch.ones(self._count, dtype=torch.float64) if self.values is None else self.values
+            self.values[first : first + len(terms)] = terms
 
 
 def numbers(tensors: Mapping[str, Input], name: str) -> Tensor:

@@ -41,7 +41,12 @@ _BYTES = 32 << 20  # most bytes of a batch: wide rows need more memory in the mo
 
 def as_only_shard(shard: Shard, criterion: Criterion) -> Shard:
     """The shard as the only one of a run, with its rows' weights in the loss."""
-    return replace(shard, index=0, count=1, shard_rows=(shard.rows,)).with_denominators(criterion.denominators)
+    return as_only(shard).with_denominators(criterion.denominators)
+
+
+def as_only(shard: Shard) -> Shard:
+    """The shard as the only one of a run."""
+    return replace(shard, index=0, count=1, shard_rows=(shard.rows,))
 
 
 def batches(shard: Shard, size: int | None = None, device: torch.device = _CPU) -> Iterator[Batch]:

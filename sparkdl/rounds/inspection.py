@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from sparkdl.cluster.tasks import TaskRunner, Tensors
 from sparkdl.data.columns import Columns
-from sparkdl.data.fingerprint import fingerprint
-from sparkdl.data.shard import Shard
+from sparkdl.data.fingerprint import FingerprintScan
+from sparkdl.data.shard import Denominators, Shard, scan
 from sparkdl.data.transforms import Transforms
 from sparkdl.rounds import add
-from sparkdl.rounds.evaluate import as_only_shard
+from sparkdl.rounds.evaluate import as_only
 from sparkdl.rounds.parameters import forked
 from sparkdl.training.dataloader import check_split
-from sparkdl.training.objective.labels import Classes, LabelBounds, are_valid, check_bounds, label_bounds
+from sparkdl.training.objective.labels import Classes, LabelBounds, LabelScan, are_valid, check_bounds
 from sparkdl.training.objective.objective import Objective, OutputKind, trained
 from sparkdl.training.objective.probe import probe_batch, probe_evaluation, probe_model
 
@@ -48,9 +48,12 @@ class InspectShard:
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Inspect a shard."""
         validation = 0 if shard.columns.validation is None else len(shard.split()[1])
-        bounds = {} if self.classes is None else label_bounds(shard, self.classes)
-        note = {"fingerprint": str(fingerprint(shard)), "rows": (shard.rows - validation, validation), "bounds": bounds}
-        shard = as_only_shard(shard, self.objective.criterion())
+        labels = None if self.classes is None else LabelScan(shard.columns, self.classes)
+        marks, terms = FingerprintScan(shard), Denominators(shard, self.objective.criterion().denominators)
+        scan(shard, *[each for each in (labels, marks, terms) if each is not None])
+        rows, bounds = (shard.rows - validation, validation), {} if labels is None else labels.bounds
+        note = {"fingerprint": str(marks.result()), "rows": rows, "bounds": bounds}
+        shard = replace(as_only(shard), denominators=terms.values)
         parts = (shard,) if shard.columns.validation is None else (shard.subset(rows, ()) for rows in shard.split())
         masses = {"columns": shard.columns, "mass": [part.mass() for part in parts]}
         return {}, note | masses | self._probe(shard, bounds)

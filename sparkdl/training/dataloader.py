@@ -17,13 +17,14 @@ from torch import nn
 from sparkdl.cluster.group.world import Group, World
 from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher, DeviceCache
+from sparkdl.data.fingerprint import Fingerprint, FingerprintScan
 from sparkdl.data.sampler import Plan
-from sparkdl.data.shard import Shard
+from sparkdl.data.shard import Denominators, Shard, scan
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import enter_phase
-from sparkdl.training.objective.labels import Classes, check_bounds, label_bounds
+from sparkdl.training.objective.labels import Classes, LabelScan, check_bounds
 from sparkdl.training.objective.probe import probe_batch, probe_evaluation, probe_model
 from sparkdl.training.spec import TrainingSpec
 
@@ -33,6 +34,7 @@ class Rows:
 
     Attributes:
         shard: all rows of the worker, training and validation.
+        fingerprint: of all rows of the worker; None without a checkpointer.
         validation: the validation rows; None without a validation column.
         cache: all rows on the device, where the model is; None if batches are copied from the host.
         share: this worker's fraction of all training rows.
@@ -48,10 +50,15 @@ class Rows:
         self.report: dict[str, Any] = {"rows": shard.rows, "feed_wait_seconds": 0.0}
         self._group, self.shard = group, shard
         self._classes = training.classes or Classes()
-        self._bounds = [] if training.classes is None else group.gather(label_bounds(shard, training.classes))
-        check_bounds(self._bounds, self._classes)
         criterion = training.objective.criterion()
-        shard, self.validation = _split(shard.with_denominators(criterion.denominators), group)
+        bounds = None if training.classes is None else LabelScan(shard.columns, training.classes)
+        marks = None if training.checkpointer is None else FingerprintScan(shard)
+        terms = Denominators(shard, criterion.denominators)
+        scan(shard, *[each for each in (bounds, marks, terms) if each is not None])
+        self.fingerprint: Fingerprint | None = None if marks is None else marks.result()
+        self._bounds = [] if bounds is None else group.gather(bounds.bounds)
+        check_bounds(self._bounds, self._classes)
+        shard, self.validation = _split(replace(shard, denominators=terms.values), group)
         self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle, training.drop_last)
         self.report["validation_rows"] = 0 if self.validation is None else self.validation.rows
         transforms = Transforms(training.collate, training.augment, criterion.denominators)

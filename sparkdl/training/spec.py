@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batching import CACHE_MODES
-from sparkdl.data.shard import Shard
+from sparkdl.data.fingerprint import Fingerprint
 from sparkdl.data.transforms import Augment, Collate
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, NonNegative, Seed, one_of
@@ -28,7 +28,7 @@ class StateSaver(Protocol):
     def epoch(self) -> int:
         """The number of finished epochs in the newest checkpoint."""
 
-    def load(self, world: World, shard: Shard) -> dict[str, Any] | None:
+    def load(self, world: World, fingerprint: Fingerprint) -> dict[str, Any] | None:
         """The newest state that all workers can read; None without one."""
 
     def check(self, state: dict[str, Any]) -> None:

@@ -143,7 +143,8 @@ class TrainerState:
             yield
             return
         try:
-            self.restore(checkpointer.load(self.world, self.rows.shard))
+            assert self.rows.fingerprint is not None
+            self.restore(checkpointer.load(self.world, self.rows.fingerprint))
             yield
         finally:
             checkpointer.close()

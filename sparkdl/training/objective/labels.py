@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
-from sparkdl.data.columns import InputColumn
-from sparkdl.data.shard import Shard, converted, numbers
+from sparkdl.data.batch import Input
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.shard import converted
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count
-
-_CHUNK = 1 << 20  # labels per scan
 
 IGNORED = -100
 """The label that a model ignores if nothing is known of its loss: the default of torch."""
@@ -45,20 +42,27 @@ class Classes(CheckedFields):
         return replace(self, count=min(scores, self.count or scores))
 
 
-def label_bounds(shard: Shard, classes: Classes) -> LabelBounds:
-    """The bounds of a shard's labels; of several columns only if they are independent, and without ignored labels."""
-    bounds = LabelBounds()
-    checked = shard.columns.targets if classes.independent or isinstance(shard.columns.target, InputColumn) else ()
-    for column in checked:
-        stored = numbers(shard.tensors, column.name)
-        each = max(1, _CHUNK * len(stored) // max(1, stored.numel()))  # a row may have many labels
-        for piece in torch.split(stored, each):
-            labels = converted({column.name: piece}, column)
-            valid = labels if classes.ignored is None else labels[labels != classes.ignored]
+class LabelScan:
+    """Finds the bounds of a shard's labels; of several columns only if they are independent, without ignored labels.
+
+    Attributes:
+        bounds: the bounds, once all rows are read.
+    """
+
+    def __init__(self, columns: Columns, classes: Classes) -> None:
+        checked = classes.independent or isinstance(columns.target, InputColumn)
+        self._targets, self._ignored = columns.targets if checked else (), classes.ignored
+        self.names = [column.name for column in self._targets]
+        self.bounds = LabelBounds()
+
+    def visit(self, first: int, rows: Mapping[str, Input]) -> None:
+        """Widen the bounds by some rows."""
+        for column in self._targets:
+            labels = converted(rows, column)
+            valid = labels if self._ignored is None else labels[labels != self._ignored]
             if valid.numel():
-                low, high = bounds.get(column.name, (valid.min().item(),) * 2)
-                bounds[column.name] = min(low, valid.min().item()), max(high, valid.max().item())
-    return bounds
+                low, high = self.bounds.get(column.name, (valid.min().item(),) * 2)
+                self.bounds[column.name] = min(low, valid.min().item()), max(high, valid.max().item())
 
 
 def are_valid(bounds: LabelBounds, classes: Classes) -> bool:
@@ -68,7 +72,7 @@ def are_valid(bounds: LabelBounds, classes: Classes) -> bool:
 
 
 def check_bounds(shards: Sequence[LabelBounds], classes: Classes) -> None:
-    """Raise InvalidInput if a label is invalid, or if all rows have one class; by ``label_bounds`` of each shard."""
+    """Raise InvalidInput if a label is invalid, or if all rows have one class; by a ``LabelScan`` of each shard."""
     for name in {name: None for bounds in shards for name in bounds}:
         pairs = [bounds[name] for bounds in shards if name in bounds]
         least, most = min(low for low, _ in pairs), max(high for _, high in pairs)
