@@ -130,7 +130,7 @@ def test_weight_fractions_are_proportional_to_denominators(sizes, batch_size):
 def test_size_of_scans_does_not_matter(scan, monkeypatch):
     criterion = Criterion(nn.CrossEntropyLoss(ignore_index=1))
     expected = epoch_of(weighted(shards((20, 1, 0), arrival=1), criterion), Plan((20, 1, 0), 4))
-    monkeypatch.setattr(shard_module, "_SCAN_ROWS", scan)
+    monkeypatch.setattr(shard_module, "_MOST", scan)
     monkeypatch.setattr(batching, "_SCAN_ROWS", scan)
     assert_same(epoch_of(weighted(shards((20, 1, 0), arrival=1), criterion), Plan((20, 1, 0), 4)), expected)
 

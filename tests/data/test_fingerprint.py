@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from sparkdl.data import fingerprint as module
+from sparkdl.data import shard as module
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.fingerprint import Fingerprint, fingerprint, total
 from sparkdl.data.shard import Shard
