@@ -6,16 +6,21 @@ replicas have to be equal.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group, reaching_peers
+from sparkdl.data.batch import Batch
+from sparkdl.data.clock import Clock
 from sparkdl.telemetry.emit import notify
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.cost.cost_model import Exchange, every_nth
 from sparkdl.training.cost.traffic import Hosts
+from sparkdl.training.layouts import Replica
+from sparkdl.training.strategies import Sync
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
 from sparkdl.training.strategies.reducers import Reducer, traffic_of
 from sparkdl.training.strategies.reducers.exact import Exact
@@ -95,6 +100,50 @@ class ParameterSum:
         for bucket in self.buckets:
             bucket.used.fill_(1)
         enter_phase("update")
+
+
+class LocalSteps(Sync):
+    """Local steps of one replica; a strategy adds the exchange of a block, and what makes replicas equal.
+
+    Args:
+        replica: the replica, with the weights of rank 0.
+        group: the workers.
+        every: steps of a block.
+        reduce: how a bucket is summed; None for ``Exact()``.
+        bucket_bytes: bytes of a bucket.
+    """
+
+    replicated = False
+
+    def __init__(self, replica: Replica, group: Group, every: int, reduce: Reducer | None, bucket_bytes: int) -> None:
+        self.replica, self.group, self._every = replica, group, every
+        self._sum = ParameterSum(replica.parameters, group, reduce, bucket_bytes)
+        self._block = BlockCounter(every, warn=group.rank == 0)
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that this worker sends per step on average, if blocks have ``every`` steps; buffers excluded."""
+        return self._sum.reduction.bytes_per_step // self._every
+
+    def update(self, clock: Clock, batch: Batch) -> None:
+        """Take a local step; exchange if the block ends."""
+        enter_phase("update")
+        self.replica.apply()
+        if self._block.step():
+            self._exchange()
+
+    def end_epoch(self, share: float) -> None:
+        """Make all replicas equal."""
+        self._equalise()
+        super().end_epoch(share)
+
+    @abstractmethod
+    def _exchange(self) -> None:
+        """Exchange at the end of a block."""
+
+    @abstractmethod
+    def _equalise(self) -> None:
+        """End the block with the epoch, and give all replicas equal weights."""
 
 
 def block_exchanges(every: int, reduce: Reducer | None, buckets: Sequence[Bucket], hosts: Hosts) -> Sequence[Exchange]:

@@ -22,15 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.data.batch import Batch
-from sparkdl.data.clock import Clock
 from sparkdl.io.fields import CheckedFields, Count, Share
-from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.cost.cost_model import Exchange
 from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, Sync, equalise
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, block_exchanges, by_index
+from sparkdl.training.strategies import Strategy, equalise
+from sparkdl.training.strategies.blocks import BUCKET_BYTES, LocalSteps, block_exchanges, by_index
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers import Reducer
 
@@ -73,52 +70,26 @@ class ElasticAveraging(CheckedFields, Strategy):
         return block_exchanges(self.every, self.reduce, make_buckets(parameters, self.bucket_bytes), hosts)
 
 
-class ElasticAveragingSync(Sync):
+class ElasticAveragingSync(LocalSteps):
     """Elastic averaging attached to one replica, whose module has the center between epochs."""
 
-    replicated = False
-
     def __init__(self, strategy: ElasticAveraging, replica: Replica, group: Group) -> None:
-        self._strategy, self.replica, self.group = strategy, replica, group
-        self._sum = ParameterSum(replica.parameters, group, strategy.reduce, strategy.bucket_bytes)
-        self._block = BlockCounter(strategy.every, warn=group.rank == 0)
+        super().__init__(replica, group, strategy.every, strategy.reduce, strategy.bucket_bytes)
+        self._strategy = strategy
         self._own: dict[int, Tensor] = {}  # x_i by parameter, while the module has the center
         # On one worker the center is the replica.
         alone = group.size == 1
         self._center = [value.detach() if alone else value.detach().clone() for value in replica.parameters]
-
-    @property
-    def bytes_per_step(self) -> int:
-        """Bytes that this worker sends per step on average, if blocks have ``every`` steps."""
-        return self._sum.reduction.bytes_per_step // self._strategy.every
 
     def start_epoch(self) -> None:
         """Put this worker's own weights back into the module."""
         self._fill(self._own)
         self._own = {}
 
-    def update(self, clock: Clock, batch: Batch) -> None:
-        """Take a local step; exchange if the block ends."""
-        enter_phase("update")
-        self.replica.apply()
-        if self._block.step():
-            self._exchange()
-
-    def end_epoch(self, share: float) -> None:
-        """End the block, and put the center into the module."""
-        self._end_block()
-        super().end_epoch(share)
-
     def detach(self) -> None:
         """Leave the center in the module."""
         if not self._own:
-            self._end_block()
-
-    def _end_block(self) -> None:
-        if self._block.end_epoch():
-            self._exchange()
-        self._own = by_index([parameter.detach().clone() for parameter in self.replica.parameters])
-        self._fill(by_index(self._center))
+            self._equalise()
 
     def state_dict(self) -> dict[str, Any]:
         """The block's progress and, unless the module has it, the center; this worker's weights if it has."""
@@ -136,6 +107,13 @@ class ElasticAveragingSync(Sync):
         self._own = state.get("own", {})
         if "reduction" in state:
             self._sum.reduction.load_state_dict(state["reduction"])
+
+    def _equalise(self) -> None:
+        """End the block, and put the center into the module."""
+        if self._block.end_epoch():
+            self._exchange()
+        self._own = by_index([parameter.detach().clone() for parameter in self.replica.parameters])
+        self._fill(by_index(self._center))
 
     @torch.no_grad()
     def _exchange(self) -> None:

@@ -35,8 +35,8 @@ from sparkdl.training.cost import traffic
 from sparkdl.training.cost.cost_model import Exchange, every_nth
 from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, Sync, equalise
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum
+from sparkdl.training.strategies import Strategy, equalise
+from sparkdl.training.strategies.blocks import BUCKET_BYTES, LocalSteps
 from sparkdl.training.strategies.buckets import make_buckets
 
 GRAPHS = ("ring", "random")
@@ -93,15 +93,12 @@ def neighbours(strategy: Gossip, rank: int, size: int, exchange: int) -> list[in
     return [order[partner]] if partner < size else []
 
 
-class GossipSync(Sync):
+class GossipSync(LocalSteps):
     """Gossip attached to one replica."""
 
-    replicated = False
-
     def __init__(self, strategy: Gossip, replica: Replica, group: Group) -> None:
-        self._strategy, self.replica, self.group = strategy, replica, group
-        self._sum = ParameterSum(replica.parameters, group, None, strategy.bucket_bytes)
-        self._block = BlockCounter(strategy.every, warn=group.rank == 0)
+        super().__init__(replica, group, strategy.every, None, strategy.bucket_bytes)
+        self._strategy = strategy
         self._exchanges = 0
         self._apart = False  # whether this worker has stepped since all replicas were equal
 
@@ -115,24 +112,17 @@ class GossipSync(Sync):
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Take a local step; exchange if the block ends."""
-        enter_phase("update")
-        self.replica.apply()
         self._apart = True
-        if self._block.step():
-            self._exchange()
-
-    def end_epoch(self, share: float) -> None:
-        """Set all replicas to their mean."""
-        self._average()
-        super().end_epoch(share)
+        super().update(clock, batch)
 
     def detach(self) -> None:
         """Set all replicas to their mean, unless they are."""
         if self._apart:
-            self._average()
+            self._equalise()
 
     @torch.no_grad()
-    def _average(self) -> None:
+    def _equalise(self) -> None:
+        """Set all replicas to their mean."""
         self._block.end_epoch()
         for term, x in zip(self._sum.terms, self.replica.parameters, strict=True):
             torch.div(x, self.group.size, out=term)

@@ -38,13 +38,12 @@ from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import BelowOne, CheckedFields, Count, Natural, Positive, checked
-from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.cost.cost_model import Exchange
 from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, Sync, average_buffers, equalise
+from sparkdl.training.strategies import Strategy, average_buffers, equalise
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockCounter, ParameterSum, block_exchanges, by_index
+from sparkdl.training.strategies.blocks import BUCKET_BYTES, LocalSteps, block_exchanges, by_index
 from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.outer_update import outer_update
 from sparkdl.training.strategies.reducers import Reducer
@@ -143,18 +142,15 @@ class LocalSGD(CheckedFields, Strategy):
         return block_exchanges(self.every, self.reduce, make_buckets(parameters, self.bucket_bytes), hosts)
 
 
-class LocalSGDSync(Sync):
+class LocalSGDSync(LocalSteps):
     """Local SGD attached to one replica."""
 
-    replicated = False
-
     def __init__(self, strategy: LocalSGD, replica: Replica, group: Group) -> None:
-        self._strategy, self.replica, self.group = strategy, replica, group
-        self._sum = ParameterSum(replica.parameters, group, strategy.reduce, strategy.bucket_bytes)
+        super().__init__(replica, group, strategy.every, strategy.reduce, strategy.bucket_bytes)
+        self._strategy = strategy
         warmup = AllReduce(bucket_bytes=strategy.bucket_bytes)
         self._warmup = AllReduceSync(warmup, replica, group) if strategy.warmup else None
         self._warmed = 0  # finished steps of the warm-up
-        self._block = BlockCounter(strategy.every, warn=group.rank == 0)
         self._weight, self._total = 0.0, 0.0  # of this worker's rows in the block, and of all
         self._velocity: dict[int, Tensor] = {}  # by parameter; empty without momentum, and before the first exchange
         self._start = [parameter.detach().clone() for parameter in replica.parameters]  # w
@@ -162,9 +158,7 @@ class LocalSGDSync(Sync):
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends per step on average, if blocks have ``every`` steps; buffers excluded."""
-        if self._warmup is not None:
-            return self._warmup.bytes_per_step
-        return self._sum.reduction.bytes_per_step // self._strategy.every
+        return super().bytes_per_step if self._warmup is None else self._warmup.bytes_per_step
 
     def start_epoch(self) -> None:
         """Nothing to prepare, since the replica continues from the common weights."""
@@ -178,20 +172,12 @@ class LocalSGDSync(Sync):
             self._warmed += 1
             self._end_warmup()
             return
-        enter_phase("update")
-        self.replica.apply()
         self._weight, self._total = self._weight + batch.weight, self._total + batch.step_weight
-        if self._block.step():
-            self._exchange()
-
-    def end_epoch(self, share: float) -> None:
-        """End the block."""
-        self._end_block()
-        super().end_epoch(share)
+        super().update(clock, batch)
 
     def detach(self) -> None:
         """End the block; all replicas are then equal."""
-        self._end_block()
+        self._equalise()
         self.replica.sink = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -218,7 +204,8 @@ class LocalSGDSync(Sync):
         if "reduction" in state:
             self._sum.reduction.load_state_dict(state["reduction"])
 
-    def _end_block(self) -> None:
+    def _equalise(self) -> None:
+        """End the block."""
         if self._block.end_epoch():
             self._exchange()
 
