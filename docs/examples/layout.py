@@ -22,7 +22,7 @@ class Recomputed(Layout):
     blocks: tuple[str, ...] | None = None
 
     def place(self, objective: Objective, world: World) -> Replica:
-        replica = ReplicatedReplica(objective, world)
+        replica = ReplicatedReplica(objective, objective.build(world.device, warn=world.rank == 0))
         for name, block in replica.module.named_children():
             counts_batches = any(True for _ in block.buffers())  # as BatchNorm does: it would count each batch twice
             if (self.blocks is None or name in self.blocks) and not counts_batches:

@@ -174,18 +174,18 @@ class Batch:
             weights=None if self.weights is None else arrive(self.weights, device),
         )
 
-    def split(self, pieces: int) -> Iterator[Batch]:
-        """Split the rows into ``pieces`` batches of nearly equal size, for gradient accumulation.
+    def split(self, pieces: int) -> Iterator[tuple[Batch, bool]]:
+        """Split the rows into ``pieces`` micro-batches of nearly equal size, each with whether it is the last one.
 
-        Every worker yields ``pieces`` batches; with fewer rows, some are empty. Their fractions sum to 1, so their
+        Every worker yields ``pieces`` of them; with fewer rows, some are empty. Their fractions sum to 1, so their
         gradients, each a local mean times its fraction, sum to the mean over this batch.
         """
         if pieces == 1:
-            yield self
+            yield self, True
             return
         ends = [piece * self.rows // pieces for piece in range(pieces + 1)]
-        for first, last in itertools.pairwise(ends):
-            yield self.cut(first, last, self.weight, self.total, micro=True)
+        for number, (first, end) in enumerate(itertools.pairwise(ends), start=1):
+            yield self.cut(first, end, self.weight, self.total, micro=True), number == pieces
 
     def cut(self, first: int, last: int, weight: float, total: int, *, micro: bool = False) -> Batch:
         """The rows ``first`` to ``last``; their weight over ``weight`` is the (if ``micro``: micro) weight fraction."""

@@ -221,7 +221,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             optimizer_factory(self.getOptimizer(), self.getLearningRate(), self.getOptimizerArgs()),
             metrics=metrics,
             **self.settings("scheduler", "precision", "maxGradNorm", "schedulerInterval"),
-            **self.settings("monitor", "monitorMode", "channelsLast", "compile", "tf32"),
+            **self.settings("monitor", "monitorMode", "channelsLast", "compile", "tf32", "microBatches"),
         )
         strategy = self.getStrategy()
         if not is_algorithm(strategy) or strategy.uses_optimizer:  # others ignore the scheduler, with a warning
@@ -245,7 +245,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             classes=self.classes(),
             collate=self.collation(),
             result_limit=result_limit(),
-            **self.settings("batchSize", "epochs", "seed", "microBatches", "dropLast", "patience", "minDelta"),
+            **self.settings("batchSize", "epochs", "seed", "dropLast", "patience", "minDelta"),
             **self.settings("keepBest", "replicaCheckInterval", "augment", "cacheOnDevice"),
         )
 

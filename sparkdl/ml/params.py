@@ -280,7 +280,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         "fp32, bf16 or fp16 (autocast; fp16 scales the loss), or fp64", one_of(PRECISIONS), "fp32"
     )
     channelsLast: Param[bool] = param(
-        "whether weights and inputs [B, C, H, W] have their channels last in memory", to_boolean, False, _NOT_IN_ROUNDS
+        "whether weights and inputs [B, C, H, W] have their channels last in memory", to_boolean, False, _STEPS
     )
     compile: Param[str | None] = param(
         "backend that compiles the model, such as inductor; if it fails, the model runs uncompiled, with a "
@@ -295,7 +295,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         "auto",
         _NOT_IN_ROUNDS & ~Scope.RUN,
     )
-    tf32: Param[bool] = param("whether GPUs multiply float32 matrices in TF32", to_boolean, False, _NOT_IN_ROUNDS)
+    tf32: Param[bool] = param("whether GPUs multiply float32 matrices in TF32", to_boolean, False, _STEPS)
     syncBatchNorm: Param[bool] = param(
         "whether batch normalisation on GPUs takes the statistics of the global batch, not of each worker's rows",
         to_boolean,
@@ -308,7 +308,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         None,
         _STEPS,
     )
-    microBatches: Param[int] = param("micro-batches of each worker per step", to_count, 1, _NOT_IN_ROUNDS)
+    microBatches: Param[int] = param("micro-batches of each worker per step", to_count, 1, _STEPS)
     numClasses: Param[int | None] = param(
         "number of classes, which bounds labels; None takes the width of the model's output", to_several, None
     )

@@ -80,10 +80,11 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
 
 def _check(fit: FitSpec, algorithm: Algorithm) -> None:
     name, training = type(algorithm).__name__, fit.training
-    precision, steps = training.objective.precision, algorithm.uses_optimizer
-    if precision not in (valid := ("fp32", "bf16", "fp64") if steps else ("fp32", "fp64")):
-        reason = "" if steps else ", whose tasks take no optimizer steps"
-        raise InvalidInput(f"precision is {precision!r}; expected {' or '.join(map(repr, valid))} with {name}{reason}.")
+    precision = training.objective.precision
+    if precision not in ("fp32", "fp64") and not algorithm.uses_optimizer:
+        raise InvalidInput(
+            f"precision is {precision!r}; expected 'fp32' or 'fp64' with {name}, whose tasks take no optimizer steps."
+        )
     compared = training.keeps_best(validated=False) or training.patience is not None
     unknown = training.objective.monitor is None and fit.columns.validation is None
     if compared and unknown and not getattr(algorithm, "reports_loss", True):

@@ -1,9 +1,9 @@
-"""Local training on one shard, for averaging algorithms and inexact ADMM."""
+"""Local training on one shard, for averaging algorithms and inexact ADMM, by the steps of ``Replicated``'s replica."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,10 +14,11 @@ from sparkdl.data.batching import Batcher, DeviceCache
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.parameters import pieces, seeded, trainable
+from sparkdl.rounds.parameters import pieces, seeded
 from sparkdl.telemetry.step_timer import end_step, enter_phase
-from sparkdl.training.layouts.arithmetic import autocast
-from sparkdl.training.objective.objective import Objective, forward, trained
+from sparkdl.training.layouts.arithmetic import tf32
+from sparkdl.training.layouts.replicated import ReplicatedReplica
+from sparkdl.training.objective.objective import Objective
 
 Pull = Callable[[Sequence[nn.Parameter]], None]
 """Adds a term to the gradients, after the backward pass and before clipping."""
@@ -38,34 +39,23 @@ class Local:
 
         Returns the sum of the last epoch's losses, each before its step, and their mass; float64 scalars on the CPU.
         """
-        criterion, seed = objective.criterion(), generator(*self.key, self.round).initial_seed()
-        named, device = trainable(module), objective.device
-        parameters, optimizer = list(named.values()), self._optimizer(objective, named)
+        seed, device = generator(*self.key, self.round).initial_seed(), objective.device
+        replica = ReplicatedReplica(objective, module)
+        self._schedule(objective, replica.optimizer)
         total = mass = torch.zeros((), dtype=torch.float64)
         batcher = self._batcher(shard, device, seed)
-        half = autocast(objective.precision, device)
-        module.train()
-        with seeded(seed, device):
+        with seeded(seed, device), tf32(wanted=objective.tf32, device=device):
             for epoch in range(self.epochs):
                 total, mass = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), dtype=torch.float64)
                 enter_phase("feed")
                 for batch in batcher.batches(epoch):
                     if not batch.weight:
                         continue
-                    enter_phase("forward")
-                    with half:
-                        loss = trained(criterion(forward(module, batch.inputs), batch))
-                    optimizer.zero_grad()
-                    enter_phase("backward")
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    enter_phase("update")
-                    if self.pull is not None:
-                        self.pull(parameters)
-                    if objective.max_grad_norm is not None:
-                        nn.utils.clip_grad_norm_(parameters, objective.max_grad_norm)
-                    optimizer.step()
-                    total += loss.detach().double() * batch.weight
+                    for micro_batch, last in batch.split(objective.micro_batches):
+                        total += replica.gradients(micro_batch, last=last).double() * micro_batch.weight
                     mass += batch.weight
+                    enter_phase("update")
+                    replica.apply(self.pull)
                     end_step(rows=batch.rows)
                     enter_phase("feed")
         if not bool(torch.isfinite(total)):
@@ -78,17 +68,16 @@ class Local:
         cache = DeviceCache.of(shard, device) if again else None
         return Batcher(shard, Plan((shard.rows,), self.batch_size, seed), device, cache=cache)
 
-    def _optimizer(self, objective: Objective, named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-        optimizer = objective.open_optimizer(named.items())
-        if objective.scheduler is not None:
-            scheduler = objective.open_scheduler(optimizer)
-            if isinstance(scheduler, ReduceLROnPlateau):
-                raise InvalidInput("scheduler is a ReduceLROnPlateau, and rounds pass no loss to it; expected another.")
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-                for _ in range(self.round):
-                    scheduler.step()
-        return optimizer
+    def _schedule(self, objective: Objective, optimizer: torch.optim.Optimizer) -> None:
+        if objective.scheduler is None:
+            return
+        scheduler = objective.open_scheduler(optimizer)
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise InvalidInput("scheduler is a ReduceLROnPlateau, and rounds pass no loss to it; expected another.")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            for _ in range(self.round):
+                scheduler.step()
 
 
 def toward(v: Tensor, strength: float) -> Pull:

@@ -75,7 +75,7 @@ class Rows:
             # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
             shard = shard.with_unit_denominators()
         if lockstep:
-            _check_every_step(self.plan, shard.index, training.micro_batches)
+            _check_every_step(self.plan, shard.index, training.objective.micro_batches)
         self._collate, self._kind, self._device = training.collate, training.kind, device
         self._objective, mode = training.objective, training.cache_on_device
         if transforms:

@@ -63,8 +63,8 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
         while not state.finished:
             sync.start_epoch()
             for batch in rows.batches(world.clock.epoch, start=state.position):
-                for number, micro_batch in enumerate(batch.split(training.micro_batches), start=1):
-                    loss = replica.gradients(micro_batch, last=number == training.micro_batches)
+                for micro_batch, last in batch.split(training.objective.micro_batches):
+                    loss = replica.gradients(micro_batch, last=last)
                     monitor.observe(loss, micro_batch)
                 sync.update(world.clock, batch)
                 world.clock.tick(batch.total)

@@ -52,8 +52,6 @@ class TrainingSpec(CheckedFields):
         seed: seed of the initial weights, of the permutations and of each worker's generators.
         strategy: how replicas synchronise.
         layout: how a replica is placed on workers.
-        micro_batches: number of micro-batches that a worker splits its rows of a step into, to save memory; the
-            optimizer's step stays the same.
         shuffle: False trains on the rows in row-id order.
         drop_last: whether an epoch leaves out its last step if that has fewer rows.
         kind: the output that scoring needs, checked before the first step; None accepts any.
@@ -80,7 +78,6 @@ class TrainingSpec(CheckedFields):
     seed: Seed = 0
     strategy: Strategy = field(default_factory=AllReduce)
     layout: Layout = field(default_factory=Replicated)
-    micro_batches: Count = 1
     shuffle: bool = True
     drop_last: bool = False
     kind: OutputKind | None = None

@@ -116,7 +116,7 @@ def augment(inputs: tuple[Any, ...], target: Tensor | None, generator: torch.Gen
 def training(*callbacks: Any, epochs: int = 2, checkpoints: Path | None = None, **options: Any) -> Training:
     """The run; with a folder it saves a checkpoint every other step. ``options`` are fields of ``Training``."""
     scheduler = partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[2, 6])
-    settings: dict[str, Any] = {"max_grad_norm": 0.5, "scheduler_interval": "step"}
+    settings: dict[str, Any] = {"max_grad_norm": 0.5, "scheduler_interval": "step", "micro_batches": 2}
     objective = Objective(Restless, nn.CrossEntropyLoss(), partial(Momentum, lr=0.05), scheduler, **settings)
     checkpointer = None if checkpoints is None else Checkpointer(kept(checkpoints), CheckpointInterval.of(2))
     batch_size = len(TRAINED) // STEPS
@@ -125,7 +125,6 @@ def training(*callbacks: Any, epochs: int = 2, checkpoints: Path | None = None, 
         batch_size,
         epochs,
         seed=2,
-        micro_batches=2,
         augment=augment,
         callbacks=callbacks,
         checkpointer=checkpointer,

@@ -73,9 +73,9 @@ class Case:
 
     def training(self, strategy: Strategy | None = None, rows: int = ROWS) -> Training:
         settings: dict[str, Any] = {"precision": self.precision, "max_grad_norm": self.max_grad_norm}
-        settings["scheduler_interval"] = "step"
+        settings |= {"scheduler_interval": "step", "micro_batches": self.accumulate}
         objective = Objective(work.Seeded(self.model), self.loss, self.optimizer, self.scheduler, **settings)
-        options = {"seed": 5, "strategy": strategy or AllReduce(), "micro_batches": self.accumulate}
+        options = {"seed": 5, "strategy": strategy or AllReduce()}
         return Training(objective, self.batch_size or rows, self.epochs, **options)
 
 

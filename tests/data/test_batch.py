@@ -36,7 +36,8 @@ def test_micro_batches_have_all_rows_in_order_and_the_mean_of_the_batch(rows, co
     losses = torch.randn(rows, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for denominators, target in itertools.product((None, random_denominators(rows)), (True, False)):
         source = batch(rows, denominators=denominators, target=target)
-        cut = list(source.split(count))
+        cut, last = zip(*source.split(count), strict=True)
+        assert [*last] == [False] * (count - 1) + [True]
         sizes = [piece.rows for piece in cut]
         assert (len(cut), sum(sizes)) == (count, rows)
         assert max(sizes) - min(sizes) <= 1
@@ -58,12 +59,12 @@ def test_micro_batches_have_all_rows_in_order_and_the_mean_of_the_batch(rows, co
 
 def test_one_micro_batch_is_the_batch_and_several_share_its_memory():
     source = batch(6)
-    assert list(source.split(1)) == [source]
+    assert list(source.split(1)) == [(source, True)]
     assert source.micro_fraction == 1
     assert {name: torch.from_numpy(np.zeros(1, name)).dtype for name in DTYPES} == DTYPES
     for empty in (batch(0), batch(3, denominators=torch.zeros(3).double())):
-        assert [piece.micro_fraction for piece in empty.split(4)] == [0.0] * 4
-    pointers = [piece.inputs[0].data_ptr() for piece in source.split(2)]
+        assert [piece.micro_fraction for piece, _ in empty.split(4)] == [0.0] * 4
+    pointers = [piece.inputs[0].data_ptr() for piece, _ in source.split(2)]
     assert pointers == [source.inputs[0].data_ptr(), source.inputs[0][3:].data_ptr()]
 
 
@@ -81,7 +82,7 @@ def listed(actual):
 
 def test_ragged_rows_slice_like_a_list_and_split_into_micro_batches():
     source = Batch((ragged(ROWS), torch.arange(6)), None, None, None, 6, 6.0, 1.0)
-    tokens, numbers = zip(*[piece.inputs for piece in source.split(4)], strict=True)
+    tokens, numbers = zip(*[piece.inputs for piece, _ in source.split(4)], strict=True)
     assert [*map(listed, tokens)] == [ROWS[:1], ROWS[1:3], ROWS[3:4], ROWS[4:]]
     assert [piece.tolist() for piece in numbers] == [[0], [1, 2], [3], [4, 5]]
     for first, last in itertools.product(range(7), repeat=2):

@@ -127,7 +127,6 @@ IN_ROUNDS = {name: MISTAKES[name] for name in SAME} | {
     "NaN loss": Mistake(["round 1", "the loss is not finite", "maxGradNorm"], {"loss": exploding}),
     "failing model": MISTAKES["failing model"]._replace(message=["round 1", "LookupError: no such sample"]),
     "device": Mistake(["device is 'cuda'", "PyTorch sees 0 GPUs", "set device='cpu'"], {"device": "cuda"}),
-    "scaled loss": Mistake(["expected 'fp32' or 'bf16' or 'fp64' with ParallelSGD"], {"precision": "fp16"}),
     "precision": Mistake(
         ["expected 'fp32' or 'fp64' with LBFGS, whose tasks take no optimizer steps"],
         {"strategy": LBFGS(), "precision": "bf16"},

@@ -318,12 +318,13 @@ def test_path_of_run_becomes_text(make):
 
 def test_training_settings():
     training = TorchRegressor(**VALUES | {"numClasses": None, "multiLabel": False}).training()
-    assert (training.batch_size, training.epochs, training.seed, training.micro_batches) == (64, 5, 11, 4)
+    assert (training.batch_size, training.epochs, training.seed) == (64, 5, 11)
     assert (training.strategy, training.augment) == (AllReduce(), nets.digits)  # VALUES have an algorithm of rounds
     assert training.collate == AssembledInputs(nets.mlp, "float64")
     objective = training.objective
     assert same(objective.model, partial(nets.scores, outputs=2))
     assert (objective.precision, objective.max_grad_norm, objective.scheduler) == ("fp64", 0.5, VALUES["scheduler"])
+    assert objective.micro_batches == 4
     assert same(objective.optimizer, partial(torch.optim.SGD, momentum=0.9, lr=0.5))
 
 

@@ -106,6 +106,57 @@ def test_bf16_computes_steps_under_autocast_and_keeps_weights_in_float32():
     assert not torch.equal(half["weights"]["weight"], single["weights"]["weight"])
 
 
+def test_micro_batches_give_the_step_of_the_batch():
+    algorithm = ParallelSGD(rounds=2, epochs=2, shard_batch_size=30)
+    whole, split = (states(algorithm, shards_of(90), 2, objective(micro_batches=count))[-1] for count in (1, 4))
+    assert np.allclose(vector(whole["weights"]), vector(split["weights"]), rtol=0, atol=1e-13)
+    assert split["loss"] == pytest.approx(whole["loss"], rel=1e-12)
+
+
+def test_fp16_scales_the_loss_and_clips_gradients_that_are_not_scaled():
+    """Gradients of 1e-7 become 0 in fp16 without a scale; with one, Adam's first steps are as long as in float32."""
+    [shard] = ShardedData({"x": data()["x"], "y": data()["y"]}, Columns((InputColumn("x"),), InputColumn("y")), 1).shards()
+    adam = partial(torch.optim.Adam, lr=RATE, eps=1e-12)
+    moved = {}
+    for precision in ("fp16", "fp32"):
+        given = replace(objective(max_grad_norm=1e-3), loss=tiny, optimizer=adam, precision=precision)
+        torch.manual_seed(0)
+        module = given.build()
+        before = vector(module.state_dict())
+        Local(1, 90, 0, (3, 0)).train(given, module, as_only_shard(shard, given.criterion()))
+        moved[precision] = vector(module.state_dict()) - before
+    assert np.allclose(moved["fp16"], moved["fp32"], rtol=0.02) and np.allclose(abs(moved["fp16"]), RATE, rtol=0.01)
+
+
+def tiny(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return 1e-7 * (output.squeeze(-1) - target).float().square()
+
+
+def test_inputs_and_weights_of_a_round_have_their_channels_last():
+    images = {"x": np.random.default_rng(0).normal(size=(12, 3, 4, 4)).astype("float32"), "y": np.zeros(12, "float32")}
+    columns = Columns((InputColumn("x", shape=(3, 4, 4)),), InputColumn("y"))
+    shards = ShardedData(images, columns, 1).shards()
+    given = Objective(Filters, nn.MSELoss(), channels_last=True)
+    states(ParallelSGD(shard_batch_size=6), shards, 1, given)
+    assert layouts == {(True, True)}
+
+
+layouts = set[tuple[bool, bool]]()
+
+
+class Filters(nn.Conv2d):
+    """Notes in training mode whether input and weights have their channels last in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            last = [one.is_contiguous(memory_format=torch.channels_last) for one in (x, self.weight)]
+            layouts.add((last[0], last[1]))
+        return super().forward(x).mean((1, 2, 3))
+
+
 # ---- ConjugateGradient at the solution, and on losses that are not quadratic -----------------------------------------
 
 

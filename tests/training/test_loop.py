@@ -267,4 +267,4 @@ class NeedsRows(Replicated):
 def test_a_layout_that_needs_rows_of_each_worker_raises_before_the_first_step():
     alone(Training(OBJECTIVE, 16, layout=NeedsRows()))
     with pytest.raises(InvalidInput, match=r"3 rows in step 3 of 4, and SyncBatchNorm needs one in each"):
-        alone(Training(OBJECTIVE, 15, layout=NeedsRows(), micro_batches=4))
+        alone(Training(replace(OBJECTIVE, micro_batches=4), 15, layout=NeedsRows()))

@@ -84,8 +84,9 @@ def adam() -> tuple[Training, Columns]:
         partial(torch.optim.Adam, lr=0.05),
         partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0),
         {"accuracy": MulticlassAccuracy(4), "range": MinMaxMetric(MulticlassAccuracy(4, average="micro"))},
+        micro_batches=2,
     )
-    training = Training(objective, 24, 4, seed=1, micro_batches=2, patience=1, augment=noisy, callbacks=[Draws()])
+    training = Training(objective, 24, 4, seed=1, patience=1, augment=noisy, callbacks=[Draws()])
     return training, replace(COLUMNS, validation=InputColumn("held", "bool"))
 
 
@@ -105,9 +106,10 @@ def sgd() -> tuple[Training, Columns]:
         metrics,
         max_grad_norm=0.5,
         scheduler_interval="step",
+        micro_batches=2,
     )
     callbacks = [Logs(), EMA(0.5)]
-    return Training(objective, 29, 2, seed=2, micro_batches=2, augment=noisy, callbacks=callbacks), COLUMNS
+    return Training(objective, 29, 2, seed=2, augment=noisy, callbacks=callbacks), COLUMNS
 
 
 CASES = {"Adam": adam, "SGD": sgd}

@@ -44,22 +44,22 @@ class Replicated(CheckedFields):
 
     def place(self, objective: Objective, world: World) -> ReplicatedReplica:
         """Build the model on this worker's device."""
-        return ReplicatedReplica(objective, world, sync=self.sync_batch_norm)
+        module = objective.build(world.device, warn=world.rank == 0)
+        if self.sync_batch_norm:
+            module = sync_batch_norm(module, world)
+        if objective.compile is not None:
+            compile_module(module, objective.compile)
+        return ReplicatedReplica(objective, module, needs_rows=exchanges_statistics(module, world))
 
 
 class ReplicatedReplica:
-    """A whole model on one device."""
+    """A whole model on one device, which ``objective.build`` made."""
 
-    def __init__(self, objective: Objective, world: World, *, sync: bool = False) -> None:
-        device = world.device
-        self.module = objective.build(device, warn=world.rank == 0)
-        if sync:
-            self.module = sync_batch_norm(self.module, world)
-        self.needs_rows = exchanges_statistics(self.module, world)
-        self.module.train()
+    def __init__(self, objective: Objective, module: nn.Module, *, needs_rows: bool = False) -> None:
+        self.module, self.needs_rows = module.train(), needs_rows
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
-        self.sink: GradientSink | None = None
+        device = self.parameters[0].device
         self.output: Any = None
         self.optimizer = objective.open_optimizer(named)
         self.scheduler: Any = None
@@ -70,11 +70,22 @@ class ReplicatedReplica:
         self._autocast = autocast(objective.precision, device)
         self._scaler = LossScaler(objective.precision, device)
         self._channels_last = objective.channels_last
-        if objective.compile is not None:
-            compile_module(self.module, objective.compile)
+        self._sink: GradientSink | None = None
         self._receiver: GradientSink | None = None  # the sink, during a backward pass with communication
-        for index, parameter in enumerate(self.parameters):
-            parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
+        self._hooked = False
+
+    @property
+    def sink(self) -> GradientSink | None:
+        """Receives the gradients of each step's last micro-batch; None without a strategy that wants them."""
+        return self._sink
+
+    @sink.setter
+    def sink(self, sink: GradientSink | None) -> None:
+        self._sink = sink
+        if sink is not None and not self._hooked:  # rounds make many replicas of one module, without a sink
+            self._hooked = True
+            for index, parameter in enumerate(self.parameters):
+                parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
 
     def schedule(self, steps: int, epochs: int) -> None:
         """Open the scheduler of a run of ``epochs`` with so many ``steps`` each."""
@@ -82,7 +93,7 @@ class ReplicatedReplica:
 
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
         """Run forward and backward on one batch; return the local mean loss."""
-        self.output, self._receiver = None, self.sink if last else None
+        self.output, self._receiver = None, self._sink if last else None
         if self._receiver is not None:
             self._receiver.begin(batch.weight_fraction)
         loss = self._pass(batch) if batch.weight else self._no_pass()
@@ -92,9 +103,14 @@ class ReplicatedReplica:
         enter_phase("other")
         return loss.detach()
 
-    def apply(self) -> None:
-        """Clip the gradients, step the optimizer and the scheduler, and clear the gradients."""
+    def apply(self, adjust: Callable[[Sequence[nn.Parameter]], None] | None = None) -> None:
+        """Clip the gradients, step the optimizer and the scheduler, and clear the gradients.
+
+        ``adjust`` is called with the parameters before clipping, when their gradients are not scaled any more.
+        """
         self._scaler.unscale(self.optimizer, self.parameters)
+        if adjust is not None:
+            adjust(self.parameters)
         if self._max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
         self._scaler.step(self.optimizer)

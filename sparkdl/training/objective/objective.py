@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from sparkdl.data.batch import Input, arguments
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput, WorkerFailed
-from sparkdl.io.fields import CheckedFields, Rule, one_of
+from sparkdl.io.fields import CheckedFields, Count, Rule, one_of
 from sparkdl.telemetry.emit import notify
 from sparkdl.training.objective.loss import Criterion, LossFunction, as_module, check_loss, shapes
 from sparkdl.training.objective.monitored_value import MODES, Mode, mode_of
@@ -69,6 +69,8 @@ class Objective(CheckedFields):
         compile: the backend of ``torch.compile``, such as ``"inductor"``; default: none. If the compiler fails, the
             module runs uncompiled, with a warning.
         tf32: whether GPUs multiply float32 matrices in TF32, as convolutions do by torch's default.
+        micro_batches: number of micro-batches that a worker splits its rows of a step into, to save memory; the
+            optimizer's step stays the same.
         device: where a task of rounds builds its module and its loss; a worker of a gang has ``world.device``.
     """
 
@@ -85,6 +87,7 @@ class Objective(CheckedFields):
     channels_last: bool = False
     compile: str | None = None
     tf32: bool = False
+    micro_batches: Count = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
 
     def __post_init__(self) -> None:
