@@ -24,7 +24,7 @@ from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
 from sparkdl.training.strategies.reducers import Reducer, Reduction
 from sparkdl.training.strategies.reducers.exact import Exact
-from sparkdl.training.strategies.reducers.pending import Finished
+from sparkdl.training.strategies.reducers.pending import FinishedReduce
 
 BAR = "at most 1"
 WORKERS = 2
@@ -45,16 +45,16 @@ class Alone(Group):
     """A group that exchanges nothing: this worker takes its own messages for those of the others."""
 
     def sum_(self, tensor: Tensor, *, wait: bool = True) -> Any:
-        return Finished()
+        return FinishedReduce()
 
     def all_gather_into(self, gathered: Tensor, tensor: Tensor, *, wait: bool = True) -> Any:
         gathered.view(self.size, -1).copy_(tensor.view(-1))
-        return Finished()
+        return FinishedReduce()
 
     def all_to_all_into(self, received: Tensor, tensor: Tensor, *, wait: bool = True) -> Any:
         # Every sender's part for this worker has the size of the own one.
         received.copy_(tensor[self.rank].expand_as(received))
-        return Finished()
+        return FinishedReduce()
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SaveStatus:
     """The step of the newest committed checkpoint, as rank 0 knows it, and why the last one was not committed."""
 
     step: int | None
@@ -69,7 +69,7 @@ class Saver:
 
     def __init__(self, checkpoints: Checkpoints, world: World, step: int | None = None) -> None:
         self.cost: float | None = None  # seconds of the last checkpoint after its copy; None before the first
-        self._saved = Saved(step)
+        self._saved = SaveStatus(step)
         self._checkpoints = checkpoints
         self._world = replace(world)  # the original loses its store when the gang ends
         self._given_up = threading.Event()
@@ -90,7 +90,7 @@ class Saver:
         if self._unchecked is not None and self._unchecked.done():
             self.wait()
 
-    def wait(self) -> Saved:
+    def wait(self) -> SaveStatus:
         """Wait until no checkpoint is in progress; raises its error, such as Fenced."""
         if self._unchecked is not None:
             last, self._unchecked = self._unchecked, None
@@ -140,7 +140,7 @@ class Saver:
         # A gang of another size may resume at a pinned checkpoint that is not the last.
         record("checkpoint", clock=clock, name=name, pinned=pinned and not checkpoint.last, trouble=trouble[:1])
         what = f"checkpoint {name} was not saved: {trouble[0]}" if trouble else None
-        self._saved = Saved(self._saved.step if trouble else clock.step, what)
+        self._saved = SaveStatus(self._saved.step if trouble else clock.step, what)
         if what is not None:
             notify(what)
 

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from sparkdl.checkpoint.async_saver import Checkpoint, Saved, Saver, copied
+from sparkdl.checkpoint.async_saver import Checkpoint, SaveStatus, Saver, copied
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.manifest import Manifest
 from sparkdl.checkpoint.restore import Compatibility, restore
@@ -123,7 +123,7 @@ class Checkpointer:
         saved = self._saver.wait()
         if stop:
             # Rank 0 alone knows whether the commit succeeded, and a worker that ends before it would cut it short.
-            saved = Saved(**world.all_gather_json("stopped", vars(saved))[0])
+            saved = SaveStatus(**world.all_gather_json("stopped", vars(saved))[0])
             raise Stopped(f"the driver asked the run to stop; {saved}.")
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class Checkpointer:
         enter_phase("other")
 
     def _sees_own(self, world: World, token: str) -> bool:
-        blind = SharedDirectory(self.checkpoints.directory, token).blind_workers(world, "directory")
+        blind = SharedDirectory(self.checkpoints.directory, token).workers_without_access(world, "directory")
         if blind and world.rank == 0:
             notify(
                 f"sparkdl saves no checkpoints: without runDir they are in a temporary directory on the driver's host, "
@@ -187,7 +187,7 @@ class Checkpointer:
         first = world.all_gather_json("directory", {"token": uuid.uuid4().hex, "host": world.host})[0]
         directory = SharedDirectory(self.checkpoints.directory, first["token"])
         _on_rank_0(world, "announce", directory.announce)
-        blind = directory.blind_workers(world, "seen")
+        blind = directory.workers_without_access(world, "seen")
         if world.rank == 0:
             directory.withdraw()
         if blind:

@@ -32,7 +32,7 @@ _NAME = re.compile(r"attempt-(\d{4,})-epoch-(\d{4,})-step-(\d{10,})")
 
 
 @dataclass(frozen=True, order=True)
-class Name:
+class CheckpointName:
     """The name of a checkpoint, ordered by time within a run: the attempt that wrote it, completed epochs and steps."""
 
     attempt: int
@@ -43,10 +43,10 @@ class Name:
         return f"attempt-{self.attempt:04d}-epoch-{self.epoch:04d}-step-{self.step:010d}"
 
     @staticmethod
-    def parse(text: str) -> Name | None:
+    def parse(text: str) -> CheckpointName | None:
         """Parse a name; None if ``text`` is no checkpoint's name."""
         match = _NAME.fullmatch(text)
-        name = match and Name(*map(int, match.groups()))
+        name = match and CheckpointName(*map(int, match.groups()))
         return name if str(name) == text else None
 
 

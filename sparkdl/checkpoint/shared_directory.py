@@ -69,7 +69,7 @@ class SharedDirectory:
                 "something deleted it; set runDir to a directory that all hosts share, such as hdfs:// or s3://."
             )
 
-    def blind_workers(self, world: World, key: str) -> list[str]:
+    def workers_without_access(self, world: World, key: str) -> list[str]:
         """The workers that do not see the file, by rank and host; all call it together, with a unique ``key``."""
         answers = world.all_gather_json(key, {"sees": self.sees(), "host": world.host})
         return [f"rank {rank} on {answer['host']}" for rank, answer in enumerate(answers) if not answer["sees"]]

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from sparkdl.checkpoint.fencing import Attempts
-from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, Name
+from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, CheckpointName
 from sparkdl.checkpoint.reader import Reader, damage
 from sparkdl.data.clock import Clock
 from sparkdl.errors import CheckpointDamaged, InvalidInput
@@ -81,7 +81,7 @@ class Checkpoints(CheckedFields):
 
     def name(self, clock: Clock, attempt: int) -> str:
         """The name of an attempt's checkpoint at ``clock``."""
-        return str(Name(attempt, clock.epoch, clock.step))
+        return str(CheckpointName(attempt, clock.epoch, clock.step))
 
     def write(self, name: str, shard: str, *data: Buffer) -> Future[Digest]:
         """Write a shard in a thread of its own; workers write in parallel.
@@ -157,7 +157,7 @@ class Checkpoints(CheckedFields):
         for _ in self._commit(parsed, manifest):
             continue
 
-    def _commit(self, newest: Name, manifest: Manifest) -> Iterator[str]:
+    def _commit(self, newest: CheckpointName, manifest: Manifest) -> Iterator[str]:
         packed = manifest.to_bytes()
         reader = Reader(Folder(self.folder.system, self.folder.at(manifest.name)), manifest)
         self._check_new(manifest.name)
@@ -174,9 +174,9 @@ class Checkpoints(CheckedFields):
         if self.folder.exists(f"{name}/{MANIFEST}"):
             raise InvalidInput(f"checkpoint {self.folder.at(name)} exists already; start another by next_attempt().")
 
-    def _prune(self, newest: Name) -> None:
+    def _prune(self, newest: CheckpointName) -> None:
         complete = pins = 0
-        names: list[Name] = []
+        names: list[CheckpointName] = []
         with _warning(self.folder.path):
             names = [name for name in reversed(self.names()) if name <= newest]
         for name in names:
@@ -255,9 +255,9 @@ class Checkpoints(CheckedFields):
         reader.check_presence()
         return reader
 
-    def names(self) -> list[Name]:
+    def names(self) -> list[CheckpointName]:
         """All checkpoints in the directory, committed or not, in order of time."""
-        return sorted(name for name in map(Name.parse, self.folder.folders()) if name is not None)
+        return sorted(name for name in map(CheckpointName.parse, self.folder.folders()) if name is not None)
 
 
 @contextmanager
@@ -268,8 +268,8 @@ def _warning(place: str) -> Iterator[None]:
         warnings.warn(f"{place} cannot be pruned: {error}. Delete it by hand.", RuntimeWarning, stacklevel=4)
 
 
-def _parse(name: str) -> Name:
-    parsed = Name.parse(name)
+def _parse(name: str) -> CheckpointName:
+    parsed = CheckpointName.parse(name)
     if parsed is None:
         raise InvalidInput(f"{name!r} is not a checkpoint's name; expected one from name(), like {Name(2, 3, 123)}.")
     return parsed

@@ -13,7 +13,7 @@ class JobExit(SparkdlError):
     code = FAILED
 
 
-class Refused(JobExit):
+class ModelRejected(JobExit):
     """The gate rejected the new model, and the version in use stays."""
 
     code = 3

@@ -50,32 +50,32 @@ class SizePolicy:
         self.refused: int | None = None
         self._short: float | None = None  # since when capacity for all is missing
 
-    def goal(self, room: Capacity) -> int:
+    def goal(self, capacity: Capacity) -> int:
         """Workers of a full gang: all, or the most that the configuration allows."""
-        return self.most if room.ever is None else min(self.most, max(room.ever, self.least))
+        return self.most if capacity.ever is None else min(self.most, max(capacity.ever, self.least))
 
-    def full(self, room: Capacity, now: float) -> bool:
+    def full(self, capacity: Capacity, now: float) -> bool:
         """Whether a full gang fits at time ``now``, in seconds of a monotonic clock."""
-        if room.now is None:
+        if capacity.now is None:
             return False
-        if self.refused is not None and room.now < self.refused:
+        if self.refused is not None and capacity.now < self.refused:
             self.refused = None  # the cluster no longer counts a lost executor
-        if room.now < self.goal(room):
+        if capacity.now < self.goal(capacity):
             self._short = now if self._short is None else self._short
             return False
         self._short = None
         return self.refused is None
 
-    def choose(self, room: Capacity, now: float) -> int | None:
+    def choose(self, capacity: Capacity, now: float) -> int | None:
         """Workers of the next attempt; None to wait and query again."""
-        goal, full = self.goal(room), self.full(room, now)
+        goal, full = self.goal(capacity), self.full(capacity, now)
         if self.refused is not None:
             return max(self.refused // 2, self.least)
-        if full or room.now is None or (room.ever is not None and room.ever < self.least):
+        if full or capacity.now is None or (capacity.ever is not None and capacity.ever < self.least):
             return goal  # the cluster itself raises if the gang can never fit
         if self._short is None or now - self._short < self.wait:
             return None
-        return max(room.now, self.least)
+        return max(capacity.now, self.least)
 
 
 class Elastic:
@@ -113,18 +113,18 @@ class Elastic:
             return self._cluster.size
         start = time.monotonic()
         while True:
-            room, now = self._cluster.capacity(), time.monotonic()
-            size = sizes.choose(room, now)
+            capacity, now = self._cluster.capacity(), time.monotonic()
+            size = sizes.choose(capacity, now)
             if size is not None:
                 break
             if now - start > _SILENT:
-                what = f"capacity for {sizes.goal(room)} workers; {room.now} fit now"
+                what = f"capacity for {sizes.goal(capacity)} workers; {capacity.now} fit now"
                 emit_from_driver(self._listener, "waiting", attempt, what=what, seconds=now - start)
             pause(_POLL)
-        if not self._warned and room.ever is not None and sizes.least <= room.ever < sizes.most:
+        if not self._warned and capacity.ever is not None and sizes.least <= capacity.ever < sizes.most:
             self._warned = True
             warnings.warn(
-                f"the configuration allows {room.ever} workers at a time, so the gang of {sizes.most} has {room.ever}. "
+                f"the configuration allows {capacity.ever} workers at a time, so the gang of {sizes.most} has {capacity.ever}. "
                 "Add executors or cores, or lower numWorkers.",
                 stacklevel=3,
             )
@@ -135,7 +135,7 @@ class Elastic:
         return size
 
     @contextmanager
-    def attempt(self, size: int, guard: CancellationToken, listener: Listener) -> Iterator[Listener]:
+    def attempt(self, size: int, cancellation: CancellationToken, listener: Listener) -> Iterator[Listener]:
         """Run an attempt of ``size`` workers in the block; yields the listener to run it with.
 
         Raises:
@@ -147,7 +147,7 @@ class Elastic:
             return
         growing = size < sizes.most
         try:
-            with _growing(self._cluster, sizes, size, guard, listener) if growing else nullcontext(listener) as receive:
+            with _growing(self._cluster, sizes, size, cancellation, listener) if growing else nullcontext(listener) as receive:
                 yield receive
         except ClusterUnavailable as error:
             if size == sizes.least:
@@ -167,7 +167,7 @@ def emit_from_driver(listener: Listener | None, kind: str, attempt: int, **paylo
 
 @contextmanager
 def _growing(
-    cluster: Cluster, sizes: SizePolicy, size: int, guard: CancellationToken, listener: Listener
+    cluster: Cluster, sizes: SizePolicy, size: int, cancellation: CancellationToken, listener: Listener
 ) -> Iterator[Listener]:
     full = threading.Event()  # all workers fitted at the last query
     news: SimpleQueue[bool | None] = SimpleQueue()  # True: an epoch has ended; None: the attempt has
@@ -189,17 +189,17 @@ def _growing(
 
     def query(epoch_ended: bool) -> bool:
         try:
-            room = cluster.capacity()
+            capacity = cluster.capacity()
         except Exception as error:  # the session may be stopping: the gang keeps its size, or ends by itself
             logger.warning("the gang stays small, since its cluster reports no capacity: %s", error)
             return False
-        goal = sizes.goal(room)
-        if not sizes.full(room, time.monotonic()) or goal <= size:
+        goal = sizes.goal(capacity)
+        if not sizes.full(capacity, time.monotonic()) or goal <= size:
             full.clear()
             return True
         full.set()
         if epoch_ended:
-            guard.end(Resized(f"the cluster has capacity for {goal} workers again; the attempt had {size}."))
+            cancellation.end(Resized(f"the cluster has capacity for {goal} workers again; the attempt had {size}."))
         return not epoch_ended
 
     with watching(watch_capacity, "sparkdl-elastic"):

@@ -36,14 +36,14 @@ class TableCluster(ABC):
         *,
         listener: Listener | None = None,
         attempt: int = 0,
-        guard: CancellationToken | None = None,
+        cancellation: CancellationToken | None = None,
         size: int | None = None,
     ) -> list[Any]:
         """Run a gang on this machine, as ``Cluster.gang``."""
         size = gang_size(size, self.size)
         tables, columns = split_rows(data, columns, size)
         task = WorkerTask(ship(work), size, uuid.uuid4().hex, attempt, columns)
-        return self._run(task, tables, listener, guard or CancellationToken())
+        return self._run(task, tables, listener, cancellation or CancellationToken())
 
     def map_reduce(
         self,
@@ -59,7 +59,7 @@ class TableCluster(ABC):
 
     @abstractmethod
     def _run(
-        self, task: WorkerTask, tables: list[Batches], listener: Listener | None, guard: CancellationToken
+        self, task: WorkerTask, tables: list[Batches], listener: Listener | None, cancellation: CancellationToken
     ) -> list[Any]: ...
 
     @abstractmethod
@@ -76,7 +76,7 @@ class InlineCluster(TableCluster):
         return Capacity(1, 1)
 
     def _run(
-        self, task: WorkerTask, tables: list[Batches], listener: Listener | None, guard: CancellationToken
+        self, task: WorkerTask, tables: list[Batches], listener: Listener | None, cancellation: CancellationToken
     ) -> list[Any]:
         if in_a_group():
             raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")

@@ -93,7 +93,7 @@ class LocalCluster(TableCluster):
         return Capacity(workers, workers)
 
     def _run(
-        self, task: WorkerTask, tables: list[Batches], listener: Listener | None, guard: CancellationToken
+        self, task: WorkerTask, tables: list[Batches], listener: Listener | None, cancellation: CancellationToken
     ) -> list[Any]:
         with (
             observed(listener) as shown,
@@ -107,11 +107,11 @@ class LocalCluster(TableCluster):
                 backend=self._backend,
                 threads=self._threads_of(task.size),
                 endpoint=channel.endpoint if listener else None,
-                heartbeat=guard.heartbeat,
+                heartbeat=cancellation.heartbeat,
                 level=self._level,
             )
             files = [spill(table, os.path.join(folder, f"shard-{rank}.arrow")) for rank, table in enumerate(tables)]
-            with self._processes(task.size) as workers, guard.stopping(partial(_kill_busy, workers)):
+            with self._processes(task.size) as workers, cancellation.stopping(partial(_kill_busy, workers)):
                 for worker, file in zip(workers, files, strict=True):
                     worker.start((task, worker.rank, file))
                 results = _collect(workers, task.attempt, self._timeout)

@@ -52,7 +52,7 @@ class Cluster(Protocol):
         *,
         listener: Listener | None = None,
         attempt: int = 0,
-        guard: CancellationToken | None = None,
+        cancellation: CancellationToken | None = None,
         size: int | None = None,
     ) -> list[Any]:
         """Run ``work(world, shard)`` on all workers of a gang at the same time.
@@ -64,7 +64,7 @@ class Cluster(Protocol):
             columns: which columns become which tensors; None reads all as inputs.
             listener: called in this process with each event that a worker records, one call at a time.
             attempt: the attempt's number within a run; keys and events carry it.
-            guard: requests heartbeats, and may cancel the gang.
+            cancellation: requests heartbeats, and may cancel the gang.
             size: workers of this gang; default and maximum: the cluster's ``size``.
 
         Returns:
@@ -75,7 +75,7 @@ class Cluster(Protocol):
             ClusterUnavailable: the cluster cannot supply the workers.
             WorkerFailed: the work raised on a worker; of several errors the first cause.
             WorkerLost: a worker's process was lost.
-            SparkdlError: the guard cancelled the gang, with its reason.
+            SparkdlError: the cancellation cancelled the gang, with its reason.
         """
 
     def map_reduce(

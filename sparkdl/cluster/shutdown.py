@@ -106,12 +106,12 @@ def _end(why: str) -> None:
 
 @contextmanager
 def watch_shutdown(
-    guard: CancellationToken, ask: Callable[[], None] | None, *, waiting: Callable[[], bool], limit: float
+    cancellation: CancellationToken, ask: Callable[[], None] | None, *, waiting: Callable[[], bool], limit: float
 ) -> Iterator[None]:
     """Obey requests to stop while one attempt of a gang runs in the block.
 
     Args:
-        guard: of the gang.
+        cancellation: of the gang.
         ask: called once, in a thread: asks the workers to save and raise ``Stopped``; None cancels the gang at once.
         waiting: whether the gang waits for slots, and has nothing to save.
         limit: seconds from the request until the gang is cancelled.
@@ -125,21 +125,21 @@ def watch_shutdown(
         try:
             ask()
         except (OSError, SparkdlError) as error:
-            guard.end(stopped(f"could not be asked to save: {error}"))
+            cancellation.end(stopped(f"could not be asked to save: {error}"))
 
     def obey(ended: threading.Event) -> None:
         if not _requested_before(ended):
             return
         if ask is None:
-            guard.end(stopped("was not saved: it keeps no checkpoints", "begins anew"))
+            cancellation.end(stopped("was not saved: it keeps no checkpoints", "begins anew"))
             return
         threading.Thread(target=ask_to_save, name="sparkdl-stop-ask", daemon=True).start()
         end = time.monotonic() + limit
-        while not ended.wait(POLL) and guard.error is None:
+        while not ended.wait(POLL) and cancellation.error is None:
             if waiting():
-                guard.end(stopped("had not begun"))
+                cancellation.end(stopped("had not begun"))
             elif time.monotonic() > end:
-                guard.end(stopped(f"could not be saved within {limit:g} s"))
+                cancellation.end(stopped(f"could not be saved within {limit:g} s"))
 
     if stop_requested() is not None:
         raise stopped("had not begun")

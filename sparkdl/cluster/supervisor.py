@@ -130,13 +130,13 @@ class Supervisor:
             self.sizes.append(size)
             emit_from_driver(listener, "attempt", attempt, size=size)
             monitor = _AttemptMonitor(attempt, *self._limits, listener)
-            guard, ask = monitor.guard, None if self._on_stop is None else partial(self._on_stop, attempt)
-            shutdown = watch_shutdown(guard, ask, waiting=monitor.waiting.is_set, limit=self.stop_limit)
+            cancellation, ask = monitor.cancellation, None if self._on_stop is None else partial(self._on_stop, attempt)
+            shutdown = watch_shutdown(cancellation, ask, waiting=monitor.waiting.is_set, limit=self.stop_limit)
             with watching(monitor.check_workers, "sparkdl-supervisor"), shutdown:
                 try:
-                    with elastic.attempt(size, guard, monitor) as receive:
+                    with elastic.attempt(size, cancellation, monitor) as receive:
                         return self._cluster.gang(
-                            work, data, columns, listener=receive, attempt=attempt, guard=guard, size=size
+                            work, data, columns, listener=receive, attempt=attempt, cancellation=cancellation, size=size
                         )
                 except Resized as error:
                     cause, seconds = error.message.rstrip("."), 0.0
@@ -187,7 +187,7 @@ def _line(error: SparkdlError) -> str:
 class _AttemptMonitor:
     def __init__(self, attempt: int, timeout: float, stall: float, listener: Listener) -> None:
         self._interval = interval(timeout)
-        self.guard = CancellationToken(self._interval)
+        self.cancellation = CancellationToken(self._interval)
         self.failed_early: set[int] = set()  # ranks of workers that failed by themselves before their first step
         self.waiting = threading.Event()  # while the gang waits for slots
         self._monitor = HeartbeatMonitor(attempt, timeout=timeout, stall=stall)
@@ -218,5 +218,5 @@ class _AttemptMonitor:
                 lost = self._monitor.lost(now)
             last = now
             if lost is not None:
-                self.guard.end(lost)
+                self.cancellation.end(lost)
                 return

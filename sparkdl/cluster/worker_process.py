@@ -27,7 +27,7 @@ class WorkerProcess:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.busy = self._silent = False
+        self.busy = self._unresponsive = False
         self.connection, theirs = Pipe()
         limit(self.connection, ANSWER_SECONDS)
         lifeline, self._lifeline = os.pipe()
@@ -74,7 +74,7 @@ class WorkerProcess:
     def exit_reason(self) -> str:
         """How the process ended, for a message."""
         code = self.process.wait(timeout=10)
-        if self._silent:
+        if self._unresponsive:
             how = f"did not answer for {ANSWER_SECONDS:g} s, as after SIGSTOP, and was killed"
         elif code is None:
             how = "ended with an unknown exit code, since the process that forked it has ended too"
@@ -94,7 +94,7 @@ class WorkerProcess:
 
     def give_up(self) -> None:
         """Kill the process, since it does not answer."""
-        self._silent = True
+        self._unresponsive = True
         self.process.kill()
 
 

@@ -103,7 +103,7 @@ def promote_ints(rows: Rows) -> Rows:
     return rows.long() if rows.dtype in (torch.int16, torch.int32) else rows
 
 
-def arrive(rows: Rows, device: torch.device | None) -> Rows:
+def move_to(rows: Rows, device: torch.device | None) -> Rows:
     """Move rows to a device, on GPUs from pinned memory without waiting; 16 and 32 bit integers become int64."""
     if device is None or device.type == "cpu":
         return promote_ints(rows)
@@ -169,9 +169,9 @@ class Batch:
         """The batch as it arrives on a device; ``denominators`` stay on the CPU."""
         return replace(
             self,
-            inputs=tuple(arrive(rows, device) for rows in self.inputs),
-            target=None if self.target is None else arrive(self.target, device),
-            weights=None if self.weights is None else arrive(self.weights, device),
+            inputs=tuple(move_to(rows, device) for rows in self.inputs),
+            target=None if self.target is None else move_to(self.target, device),
+            weights=None if self.weights is None else move_to(self.weights, device),
         )
 
     def split(self, pieces: int) -> Iterator[tuple[Batch, bool]]:

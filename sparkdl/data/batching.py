@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparkdl.data.batch import Batch, Input, Rows, arrive, gather, promote_ints
+from sparkdl.data.batch import Batch, Input, Rows, move_to, gather, promote_ints
 from sparkdl.data.prefetch import prefetch_to
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Shard, converted, target_of
@@ -198,7 +198,7 @@ def stored_batch(
     ``cached`` are these rows, if they are on the device already.
     """
     tensors: Mapping[str, Input] = cached or {
-        name: arrive(_taken(shard.tensors[name], chosen, device), device) for name in shard.columns.of_batches()
+        name: move_to(_taken(shard.tensors[name], chosen, device), device) for name in shard.columns.of_batches()
     }
     denominators = None if shard.denominators is None else _taken(shard.denominators, chosen)
     weight, rows = shard.columns.weight, len(next(iter(tensors.values())))

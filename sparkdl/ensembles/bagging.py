@@ -33,7 +33,7 @@ from sparkdl.ensembles.base_learner import changed, check_column, check_one_clas
 from sparkdl.ensembles.combine.rules import Rule
 from sparkdl.ensembles.declarations import BaggingParams
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import Member, Models
+from sparkdl.ensembles.members.member import Member, FittedMembers
 from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.out_of_bag import check_target, out_of_bag_score
@@ -130,7 +130,7 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
         soft = column(self.getBase(), "probabilityCol") is not None
         return cast(Rule, self.getVoting() or ("soft" if soft else "hard"))
 
-    def _row(self, models: Models, position: int) -> dict[str, Any]:
+    def _row(self, models: FittedMembers, position: int) -> dict[str, Any]:
         last = (getattr(models.models[position], "history", None) or [{}])[-1]
         return {
             "member": models.indices[position],

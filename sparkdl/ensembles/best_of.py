@@ -33,7 +33,7 @@ from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.evaluation import Metrics
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import Saved
+from sparkdl.ml.persistence.reader_writer import SavedInstance
 from sparkdl.ml.report import Report
 
 
@@ -79,7 +79,7 @@ class BestOfModel(FittedEnsemble):
         return {"best": self.bestModel}
 
     @classmethod
-    def restored(cls, saved: Saved) -> BestOfModel:
+    def restored(cls, saved: SavedInstance) -> BestOfModel:
         """The model without its Params."""
         return cls(saved.part("best"), **{name: saved.fields[name] for name in cls.saved_fields})
 

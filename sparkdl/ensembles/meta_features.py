@@ -36,7 +36,7 @@ _OUTPUTS = ("probabilityCol", "rawPredictionCol", "predictionCol")  # the first 
 
 
 @dataclass(frozen=True)
-class LevelOne:
+class MetaFeatureAssembler:
     """Assembles the vectors of meta features, with so many classes, or None for regression.
 
     ``passthrough`` are the feature columns that follow the predictions.

@@ -39,7 +39,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.broadcast import ModelBroadcast
 from sparkdl.ml.evaluation import Metrics, measure
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import Saved, numbered
+from sparkdl.ml.persistence.reader_writer import SavedInstance, numbered
 from sparkdl.ml.report import Report
 from sparkdl.ml.udf import with_outputs
 from sparkdl.serving.outputs import Outputs, ScoredKind
@@ -86,7 +86,7 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
         self.weights = [1.0] * len(self.models) if weights is None else [float(weight) for weight in weights]
         self.intercept, self.numClasses = float(intercept), numClasses
         self.history, self.report = history or [], Report.of(report, history)
-        self._shipments: dict[bool, tuple[VmapFactory, ModelBroadcast]] = {}  # by whether they compute disagreement
+        self._broadcasts: dict[bool, tuple[VmapFactory, ModelBroadcast]] = {}  # by whether they compute disagreement
         self._check()
 
     def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
@@ -107,7 +107,7 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
         return numbered("members", self.models)
 
     @classmethod
-    def restored(cls, saved: Saved) -> EnsembleModel:
+    def restored(cls, saved: SavedInstance) -> EnsembleModel:
         """The model without its Params."""
         fields = {name: saved.fields[name] for name in cls.saved_fields}
         return cls(saved.numbered("members", saved.fields["members"]), **fields)
@@ -226,12 +226,12 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
 
     def _shipment(self, scorer: Scorer) -> ModelBroadcast:
         assert isinstance(scorer.factory, VmapFactory)
-        shipped, shipment = self._shipments.setdefault(scorer.outputs.disagreement, (scorer.factory, ModelBroadcast()))
+        shipped, broadcast = self._broadcasts.setdefault(scorer.outputs.disagreement, (scorer.factory, ModelBroadcast()))
         if not shipped.equals(scorer.factory):
-            shipment = ModelBroadcast()
+            broadcast = ModelBroadcast()
             # A new dictionary: copies of this model share the old one, and may still match its broadcast.
-            self._shipments = {**self._shipments, scorer.outputs.disagreement: (scorer.factory, shipment)}
-        return shipment
+            self._broadcasts = {**self._broadcasts, scorer.outputs.disagreement: (scorer.factory, broadcast)}
+        return broadcast
 
     def _classes(self, models: Sequence[Model]) -> int | None:
         if self.rule != "hard" or self.numClasses is not None:

@@ -22,13 +22,13 @@ from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.resampling.validation_rows import described_splits
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
-from sparkdl.ml.fit_monitor import Watch
+from sparkdl.ml.fit_monitor import FitMonitor
 from sparkdl.ml.param_declaration import Scope, ValidatedParams
 from sparkdl.ml.param_maps import map_hash
 from sparkdl.ml.params import PredictionParams
 from sparkdl.ml.persistence.describe import Describer
 from sparkdl.ml.persistence.nested_params import Ensemble, aliases, params_in, within
-from sparkdl.ml.persistence.reader_writer import Saveable, Saved, numbered
+from sparkdl.ml.persistence.reader_writer import Saveable, SavedInstance, numbered
 from sparkdl.ml.run import Run
 from sparkdl.spark.columns import ROW_ID, check_frame, col
 from sparkdl.spark.fingerprint import fingerprint
@@ -64,7 +64,7 @@ class EnsembleParams(MembersParams, Saveable):
         """Params that hold estimators or evaluators."""
         return set(self._held())
 
-    def with_parts(self, saved: Saved) -> Any:
+    def with_parts(self, saved: SavedInstance) -> Any:
         """The ensemble with its bases and evaluators."""
         held: Any = saved.fields["params"]
         if isinstance(held, list):  # an earlier version saved all estimators in one list
@@ -149,10 +149,10 @@ class EnsembleParams(MembersParams, Saveable):
     def _judged_by_rows(self) -> bool:
         return isinstance(self, FoldCountParams)
 
-    def _watch(self, directory: str | None) -> Watch:
+    def _watch(self, directory: str | None) -> FitMonitor:
         bases = [leaf(base) for base in self.base_estimators()]
         events = all(base.getOrDefault("telemetry") for base in bases if base.hasParam("telemetry"))
-        return Watch(Run(directory), self, events=events, unit="Member")
+        return FitMonitor(Run(directory), self, events=events, unit="Member")
 
     def _renumbered(self) -> SparkdlError:
         directory = self.getRunDir()

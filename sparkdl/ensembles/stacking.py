@@ -29,13 +29,13 @@ from sparkdl.ensembles.declarations import StackingParams
 from sparkdl.ensembles.fitted import FittedEnsemble, evaluate
 from sparkdl.ensembles.folds import Folds, summary
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import Member, Models
-from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
+from sparkdl.ensembles.members.member import Member, FittedMembers
+from sparkdl.ensembles.meta_features import LEVEL_ONE, MetaFeatureAssembler
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.evaluation import Metrics
-from sparkdl.ml.persistence.reader_writer import Saved, numbered
+from sparkdl.ml.persistence.reader_writer import SavedInstance, numbered
 from sparkdl.ml.report import Report
 
 _INPUTS = ("featuresCol", "inputCol", "inputCols")  # one of the first two is what meta reads
@@ -59,7 +59,7 @@ class StackingModel(FittedEnsemble):
         self,
         models: Sequence[Model],
         meta: Model,
-        level: LevelOne = LevelOne(),  # noqa: B008 - frozen
+        level: MetaFeatureAssembler = MetaFeatureAssembler(),  # noqa: B008 - frozen
         *,
         history: list[dict[str, Any]] | None = None,
         report: dict[str, Any] | None = None,
@@ -96,13 +96,13 @@ class StackingModel(FittedEnsemble):
         return {**numbered("bases", self.models), "meta": self.meta}
 
     @classmethod
-    def restored(cls, saved: Saved) -> StackingModel:
+    def restored(cls, saved: SavedInstance) -> StackingModel:
         """The model without its Params."""
         fields = saved.fields
         return cls(
             saved.numbered("bases", fields["bases"]),
             saved.part("meta"),
-            LevelOne(fields["classes"], tuple(fields["passthrough"])),
+            MetaFeatureAssembler(fields["classes"], tuple(fields["passthrough"])),
             history=fields["history"],
             report=fields["report"],
         )
@@ -133,7 +133,7 @@ class Stacking(StackingParams, EnsembleParams, Estimator[StackingModel]):
         features = tuple(_features(bases[0], dataset)) if self.getPassthrough() else ()
         with self.running(dataset) as (rows, plan):
             count, numbers = folds.count_rows(rows, classes)
-            level = LevelOne(numbers, features)
+            level = MetaFeatureAssembler(numbers, features)
             final = [folds.member(bases, base) for base in range(len(bases))]
             first = fit_members(sorted(folds.members(bases) + final, key=lambda member: member.index), rows, plan)
             last = folds.index(len(bases), 0)
@@ -171,13 +171,13 @@ class Stacking(StackingParams, EnsembleParams, Estimator[StackingModel]):
         return label, _reading(default() if meta is None else meta, label)
 
 
-def level_one(rows: DataFrame, folds: Folds, models: Sequence[Model], level: LevelOne) -> DataFrame:
+def level_one(rows: DataFrame, folds: Folds, models: Sequence[Model], level: MetaFeatureAssembler) -> DataFrame:
     """All rows with their out-of-fold predictions by the members' models, in the order of their indices."""
     frames = [level.of(folds.held_out(rows, fold), models[fold :: folds.count + 1]) for fold in range(folds.count)]
     return reduce(DataFrame.union, frames)
 
 
-def _history(folds: Folds, first: Models, second: Models) -> list[dict[str, Any]]:
+def _history(folds: Folds, first: FittedMembers, second: FittedMembers) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for index, seconds in enumerate(first.seconds):
         base, fold = divmod(index, folds.count + 1)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from torch import nn
 
 from sparkdl.cluster.group.devices import task_device
-from sparkdl.serving.model_cache import SHELF, CachedModel
+from sparkdl.serving.model_cache import MODEL_CACHE, CachedModel
 from sparkdl.serving.scorer import Scorer
 from sparkdl.spark.python_worker import freeze_imports
 from sparkdl.spark.session import SharedBytes, application, is_classic, share, shared
@@ -45,7 +45,7 @@ class BroadcastScorer:
             torch.set_num_threads(context.cpus())
         device = _device(self.scorer)
         try:
-            loaded = SHELF.get(f"{self.digest} on {device}", self.size, partial(self._loaded, device))
+            loaded = MODEL_CACHE.get(f"{self.digest} on {device}", self.size, partial(self._loaded, device))
             yield from self.scorer.scores(batches, loaded)
         finally:
             if device.type == "cuda":

@@ -19,8 +19,8 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.column_params import check_arguments
 from sparkdl.ml.derived_columns.label_columns import check_label_type, target_columns, valid_labels
 from sparkdl.ml.derived_columns.rows import DerivedColumns
-from sparkdl.ml.fit_monitor import Watch
-from sparkdl.ml.fit_spec import FitSpec, Fitted
+from sparkdl.ml.fit_monitor import FitMonitor
+from sparkdl.ml.fit_spec import FitSpec, FitResult
 from sparkdl.ml.gang_fit import fit_gang
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.param_declaration import Scope, with_default
@@ -78,7 +78,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         unit = "Rank" if fit.algorithm is None else "Shard"
         chosen = None if self.getNumWorkers() is not None else self._choose_workers(fit)
         sized = self if chosen is None else self.copy()._set(numWorkers=chosen)
-        watch = Watch(fit.run, sized, trackers=self.getTrackers(), events=self.getTelemetry(), unit=unit)
+        watch = FitMonitor(fit.run, sized, trackers=self.getTrackers(), events=self.getTelemetry(), unit=unit)
         watch.phases.start -= time.monotonic() - start
         with watch:
             cluster = SparkCluster(
@@ -173,7 +173,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         # If rounds are saved, each one is, whatever the interval is.
         return unused if self.getCheckpointInterval() == "never" else (*unused, "checkpointInterval")
 
-    def make_model(self, fitted: Fitted, factory: ModelFactory | nn.Module) -> TorchModel:
+    def make_model(self, fitted: FitResult, factory: ModelFactory | nn.Module) -> TorchModel:
         """Make the model of a finished fit, with the estimator's values of the Params that both have."""
         loss = as_module(self.getLoss())
         model = TorchModel(

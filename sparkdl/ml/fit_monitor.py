@@ -31,7 +31,7 @@ from sparkdl.telemetry.progress_bar import Progress
 _WORK = ("step", "epoch", "round", "member")
 
 
-class Watch:
+class FitMonitor:
     """Monitors a fit: progress bar, workers' logs, trackers, and events in the run's directory.
 
     A context manager: it closes when the block ends or fails.
@@ -44,7 +44,7 @@ class Watch:
 
     Attributes:
         title: of the run: its class, and the name of its directory.
-        logbook: receives all events.
+        event_log: receives all events.
         phases: sums them by phase.
     """
 
@@ -74,27 +74,27 @@ class Watch:
         self._shown = BackgroundQueue(Progress(), "the progress bar", limit=OBSERVING)
         self._lines = BackgroundQueue(WorkerLogs(), "workers' lines", limit=OBSERVING)
         views: list[Callable[[Event], None]] = [self._shown.put, self._lines.put, self.phases, self._receive]
-        self.logbook = EventLog(run.events if events else None, views)
+        self.event_log = EventLog(run.events if events else None, views)
         self._worked = False  # whether a worker or a round has reported work
 
     def begin(self, session: SparkSession) -> None:
         """Save the configuration, once the run's directory is checked."""
         self._run.save("config", self._configuration)
-        self.logbook.note("begin", {"environment": _environment(session)})
+        self.event_log.note("begin", {"environment": _environment(session)})
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> FitMonitor:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         message = None if error is None else masked(f"{type(error).__name__}: {error}")[:2_000]
-        begun = self.logbook.received > 0  # a run that fails its checks leaves no trace
+        begun = self.event_log.received > 0  # a run that fails its checks leaves no trace
         if begun:
             # A fit that failed its checks did not touch the run in this directory, whose page ignores this end.
             refused = isinstance(error, InvalidInput) and not self._worked
-            self.logbook.note("end", {"error": message, "refused": refused})
+            self.event_log.note("end", {"error": message, "refused": refused})
         self._lines.close()
         self._shown.close()
-        self.logbook.close()
+        self.event_log.close()
         if error is not None and begun:
             self._draw()
             self._end(error=message)
@@ -103,14 +103,14 @@ class Watch:
 
     def report(self, history: list[dict[str, Any]], values: Mapping[str, Any]) -> Report:
         """Make the report of a closed run from its figures, and write history and report to the run's directory."""
-        run, logbook = self._run, self.logbook
+        run, event_log = self._run, self.event_log
         phases = self.phases.phases()
         if phases and "phases" not in values:  # tasks, unlike workers of a gang, return no sums
             values = {**values, **spending(phases, unit=self._unit)}
         elif self._unit == "Rank":
             values = with_startup(values, self.phases.startup())
-        values = {**values, "events": logbook.received, "events_dropped": logbook.dropped}
-        if logbook.dropped_at_least:
+        values = {**values, "events": event_log.received, "events_dropped": event_log.dropped}
+        if event_log.dropped_at_least:
             values["events_dropped_at_least"] = True
         observe(partial(run.save, "history", history), "writing history.json")
         observe(partial(run.save, "report", values), "writing report.json")
@@ -138,7 +138,7 @@ class Watch:
             self._calls.close()
 
     def _draw(self) -> None:
-        if self._run.directory is not None and self.logbook.folder is not None:
+        if self._run.directory is not None and self.event_log.folder is not None:
             observe(partial(write_timeline, self._run.directory), "writing timeline.json")
 
 

@@ -42,7 +42,7 @@ class FitSpec:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """The result of a fit: arguments of ``TorchModel``; ``output`` is the shape of one row of the module's output."""
 
     weights: bytes

@@ -16,14 +16,14 @@ from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.cluster.protocol import Cluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
-from sparkdl.ml.fit_monitor import Watch
-from sparkdl.ml.fit_spec import FitSpec, Fitted
+from sparkdl.ml.fit_monitor import FitMonitor
+from sparkdl.ml.fit_spec import FitSpec, FitResult
 from sparkdl.ml.report import make_report
 from sparkdl.ml.run import IDENTITY, Run, own_checkpoints
-from sparkdl.training.spec import Trained
+from sparkdl.training.spec import TrainingResult
 
 
-def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
+def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
     """Train on a gang, and again if it fails."""
     start = time.monotonic()
     with _open_checkpointer(fit) as checkpointer:
@@ -33,18 +33,18 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
         watch.begin(fit.data.sparkSession)
         if checkpointer is not None and "callbacks" in (fit.run.load(IDENTITY) or fit.descriptions):
             fit.run.save(IDENTITY, fit.descriptions)
-        workers: list[Trained] = supervisor.gang(
+        workers: list[TrainingResult] = supervisor.gang(
             replace(fit.training, checkpointer=checkpointer),
             fit.data,
             fit.columns,
-            listener=watch.logbook,
+            listener=watch.event_log,
             attempt=attempt,
         )
         if checkpointer is not None:  # the workers have compared the callbacks with the earlier version's
             fit.run.save(IDENTITY, fit.descriptions)
     report = make_report(workers, earlier + time.monotonic() - start, supervisor)
     report["restarts"] += attempt  # the number of attempts of earlier fits
-    return Fitted(
+    return FitResult(
         workers[0].weights,
         workers[0].history,
         report,

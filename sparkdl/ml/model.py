@@ -21,7 +21,7 @@ from sparkdl.io import files
 from sparkdl.ml.broadcast import ModelBroadcast
 from sparkdl.ml.evaluation import LossMetrics, Metrics, OutputColumns, measure, measure_labels, measure_tokens
 from sparkdl.ml.params import OutputParams
-from sparkdl.ml.persistence.reader_writer import Saveable, Saved
+from sparkdl.ml.persistence.reader_writer import Saveable, SavedInstance
 from sparkdl.ml.report import Report, TrainingSummary
 from sparkdl.ml.udf import with_outputs
 from sparkdl.rounds.evaluate import Validation
@@ -217,7 +217,7 @@ class TorchModel(OutputParams, Saveable, Model):
         return written, fields | trained.fields() | own | {"evaluated": evaluated}
 
     @classmethod
-    def restored(cls, saved: Saved) -> TorchModel:
+    def restored(cls, saved: SavedInstance) -> TorchModel:
         """The model without its Params."""
         fields = {name: saved.fields[name] for name in ("history", "report")}
         model = cls(**vars(TrainedModule.load(saved)), **fields)

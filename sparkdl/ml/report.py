@@ -12,10 +12,10 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.report.run_data import RunData
 from sparkdl.telemetry.bottlenecks import spending
-from sparkdl.training.spec import Trained
+from sparkdl.training.spec import TrainingResult
 
 
-def make_report(workers: list[Trained], seconds: float, supervisor: Supervisor) -> dict[str, Any]:
+def make_report(workers: list[TrainingResult], seconds: float, supervisor: Supervisor) -> dict[str, Any]:
     """Summarize the results of a gang's workers, in rank order; ``seconds`` is the wall time of the whole fit."""
     reports, last = [worker.report for worker in workers], workers[0].history[-1]
     phases = [report.get("phases", {}) for report in reports]

@@ -17,8 +17,8 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
-from sparkdl.ml.fit_monitor import Watch
-from sparkdl.ml.fit_spec import FitSpec, Fitted
+from sparkdl.ml.fit_monitor import FitMonitor
+from sparkdl.ml.fit_spec import FitSpec, FitResult
 from sparkdl.ml.persistence.describe import describe
 from sparkdl.ml.report import rates, shares
 from sparkdl.ml.run import IDENTITY, own_checkpoints
@@ -27,7 +27,7 @@ from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
 
 
-def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
+def fit_rounds(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
     """Train in rounds of tasks that need not be alive together."""
     assert fit.algorithm is not None
     start, algorithm, training = time.monotonic(), fit.algorithm, fit.training
@@ -56,14 +56,14 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
             classes=training.classes,
             kind=training.kind,
             transforms=Transforms(training.collate, augment, training.objective.criterion().denominators) or None,
-            listener=lambda row: watch.logbook.note("round", {**row, "rounds": min(limits, default=None)}),
-            inspected=lambda data: watch.logbook.note(
+            listener=lambda row: watch.event_log.note("round", {**row, "rounds": min(limits, default=None)}),
+            inspected=lambda data: watch.event_log.note(
                 "rows", {"training": sum(data.training), "validation": sum(data.validation)}
             ),
-            restored=lambda rows: watch.logbook.note("restored", {"history": rows}),
+            restored=lambda rows: watch.event_log.note("restored", {"history": rows}),
         )
         watch.begin(fit.data.sparkSession)
-        listener = watch.logbook if training.measured else None
+        listener = watch.event_log if training.measured else None
         if checkpoints is not None:
             fit.run.save(IDENTITY, fit.descriptions)
         shuffle = getattr(algorithm, "shuffle", True)
@@ -75,7 +75,7 @@ def fit_rounds(fit: FitSpec, cluster: Cluster, watch: Watch) -> Fitted:
         warnings.warn(f"{type(algorithm).__name__} {status}. The model has the best weights so far.", stacklevel=3)
     report = _report(rounds, history, earlier + time.monotonic() - start)
     weights = pack(module_of(training.objective, state["weights"]))
-    return Fitted(weights, history, report, rounds.summary.output, rounds.summary.inputs)
+    return FitResult(weights, history, report, rounds.summary.output, rounds.summary.inputs)
 
 
 def _check(fit: FitSpec, algorithm: Algorithm) -> None:

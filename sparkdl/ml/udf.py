@@ -34,7 +34,7 @@ _ROW = "sparkdl row"
 def with_outputs(
     dataset: DataFrame,
     scorer: Scorer,
-    shipment: ModelBroadcast,
+    broadcast: ModelBroadcast,
     names: Mapping[str, str],
     classes: int | None = None,
 ) -> DataFrame:
@@ -51,7 +51,7 @@ def with_outputs(
     if not arrow:
         kinds = [field.dataType for field in dataset.select(*inputs).schema]
         inputs += [_absent(column, kind) for column, kind in zip(inputs, kinds, strict=True)]
-    shipped, struct, fields = shipment.ship(scorer, spark), col(_SCORED), returned.names
+    shipped, struct, fields = broadcast.ship(scorer, spark), col(_SCORED), returned.names
     if profile is None:
         scored = dataset.withColumn(_SCORED, make_udf(shipped)(*inputs))
     else:

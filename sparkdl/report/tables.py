@@ -25,32 +25,32 @@ _LAST = ("valid_loss", "loss", "objective", "primal")
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A table cell: plain text, and its style: ``number``, ``long`` or empty."""
 
     text: str
     kind: str
 
     @staticmethod
-    def of(value: Any, *, number: bool = False) -> Cell:
+    def of(value: Any, *, number: bool = False) -> TableCell:
         """The cell of a value; ``number`` marks the head of a column of numbers."""
         text = "" if value is None else _number(value) if is_numeric(value) else str(value)
-        return Cell(text, "number" if number or is_numeric(value) else "long" if len(text) > _LONG else "")
+        return TableCell(text, "number" if number or is_numeric(value) else "long" if len(text) > _LONG else "")
 
 
 @dataclass(frozen=True)
 class Table:
     """A table: the head's cells, and the cells of each row. The page omits a table without rows."""
 
-    head: list[Cell]
-    rows: list[list[Cell]]
+    head: list[TableCell]
+    rows: list[list[TableCell]]
 
     @staticmethod
     def of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
         """The table of plain values."""
         numbers = [bool(rows) and all(is_numeric(row[place]) for row in rows) for place, _ in enumerate(names)]
-        head = [Cell.of(name, number=number) for name, number in zip(names, numbers, strict=True)]
-        return Table(head, [[Cell.of(value) for value in row] for row in rows])
+        head = [TableCell.of(name, number=number) for name, number in zip(names, numbers, strict=True)]
+        return Table(head, [[TableCell.of(value) for value in row] for row in rows])
 
 
 def page_tables(runs: Sequence[RunData]) -> dict[str, Any]:

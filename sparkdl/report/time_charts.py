@@ -35,14 +35,14 @@ _RESTART, _AGAIN = "#D55E00", "#7D7D7D"
 
 
 @dataclass(frozen=True)
-class Unit:
+class TimeUnit:
     """Unit of a time axis, by name and length in seconds, chosen for short labels."""
 
     name: str
     seconds: float
 
     @classmethod
-    def of(cls, seconds: float) -> Unit:
+    def of(cls, seconds: float) -> TimeUnit:
         """The unit for a duration in seconds."""
         units = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
         return cls(*next((unit for unit in units if seconds >= 3 * unit[1]), units[-1]))
@@ -55,7 +55,7 @@ class Unit:
 def throughput(runs: Sequence[RunData]) -> Chart | None:
     """Rows per second over time, stacked by rank, or one sum per run; from the history without step events."""
     seconds = max(run.seconds for run in runs)
-    figure, unit, names = go.Figure(), Unit.of(seconds), labels([run.name for run in runs])
+    figure, unit, names = go.Figure(), TimeUnit.of(seconds), labels([run.name for run in runs])
     for index, run in enumerate(runs):
         by_rank, size = rates(run)
         stacked = len(runs) == 1 and 1 < len(by_rank) <= MOST_LAYERS
@@ -115,7 +115,7 @@ def timeline(run: RunData) -> Chart | None:
     phases = dominant(run)
     if not phases:
         return None
-    unit, size, count = Unit.of(run.seconds), width(run), len(PHASES)
+    unit, size, count = TimeUnit.of(run.seconds), width(run), len(PHASES)
     ranks, omitted = _busiest(run, phases)
     scale = [[(index + side) / count, PHASE_COLOURS[phase]] for index, phase in enumerate(PHASES) for side in (0, 1)]
     figure = go.Figure(
@@ -149,7 +149,7 @@ def workers(run: RunData) -> Chart | None:
     sizes = [event.payload["size"] for event in starts]
     if len({*sizes}) < 2:
         return None
-    figure, unit = go.Figure(), Unit.of(run.seconds)
+    figure, unit = go.Figure(), TimeUnit.of(run.seconds)
     figure.add_scatter(
         x=[*(unit(run.since(event)) for event in starts), unit(run.seconds)],
         y=[*sizes, sizes[-1]],
@@ -197,7 +197,7 @@ def _legend(figure: go.Figure, name: str, **style: object) -> None:
     figure.add_scatter(x=[None], y=[None], name=name, mode="lines" if "line" in style else "markers", **style)
 
 
-def _marks(figure: go.Figure, run: RunData, unit: Unit) -> None:
+def _marks(figure: go.Figure, run: RunData, unit: TimeUnit) -> None:
     again = [event for event in run.of_kind("begin") if event.time > run.start]
     for name, hue, events in (("restart", _RESTART, run.of_kind("restart")), ("next fit", _AGAIN, again)):
         for event in events:
@@ -206,7 +206,7 @@ def _marks(figure: go.Figure, run: RunData, unit: Unit) -> None:
             _legend(figure, name, line={"color": hue, "dash": "dash", "width": 1.5})
 
 
-def over_time(figure: go.Figure, seconds: float, unit: Unit, y: str) -> go.Figure:
+def over_time(figure: go.Figure, seconds: float, unit: TimeUnit, y: str) -> go.Figure:
     """Set the x axis to the time from the start, ``seconds`` long."""
     return titled(figure, f"{unit.name} from the start", y).update_xaxes(range=[0, unit(max(seconds, 1e-3))])
 

@@ -30,7 +30,7 @@ _MARGIN = 0.1  # smallest distance of a step from the interval's ends, relative 
 
 
 @dataclass(frozen=True)
-class Point:
+class SearchPoint:
     """Value ``phi(t)`` and slope ``phi'(t)`` at a step ``t``."""
 
     t: float
@@ -39,30 +39,30 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Search:
+class LineSearch:
     """State of a line search, which starts at ``t = 0``."""
 
-    start: Point
+    start: SearchPoint
     t: float  # the step to evaluate next; with status "found", the result
-    low: Point  # the smallest value with sufficient decrease
-    high: Point | None = None  # the other end of the interval; None while steps are extended
+    low: SearchPoint  # the smallest value with sufficient decrease
+    high: SearchPoint | None = None  # the other end of the interval; None while steps are extended
     tries: int = 0
     status: str = "searching"  # or "found" or "failed"
     slack: float = 0.0  # bound on the rounding error of a value
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> Search:
+    def from_json(values: dict[str, Any]) -> LineSearch:
         """The search with these fields, as of ``asdict``."""
-        points = {name: values[name] and Point(**values[name]) for name in ("start", "low", "high")}
-        return Search(**{**values, **points})
+        points = {name: values[name] and SearchPoint(**values[name]) for name in ("start", "low", "high")}
+        return LineSearch(**{**values, **points})
 
 
-def begin(start: Point, t: float, *, slack: float = 0.0) -> Search:
+def begin(start: SearchPoint, t: float, *, slack: float = 0.0) -> LineSearch:
     """Start a search at the point of ``t = 0``, whose slope is negative, with a first step ``t``."""
-    return Search(start, t, low=start, slack=slack)
+    return LineSearch(start, t, low=start, slack=slack)
 
 
-def observe(search: Search, point: Point, *, most: int = 25) -> Search:
+def observe(search: LineSearch, point: SearchPoint, *, most: int = 25) -> LineSearch:
     """The search after an evaluation at ``search.t``; it fails after ``most`` evaluations.
 
     A value of ``point`` that is not finite means that the step is too long.
@@ -77,12 +77,12 @@ def observe(search: Search, point: Point, *, most: int = 25) -> Search:
     return search
 
 
-def _enough(search: Search, point: Point) -> bool:
+def _enough(search: LineSearch, point: SearchPoint) -> bool:
     bound = search.start.value + C1 * point.t * search.start.slope + search.slack
     return math.isfinite(point.value) and math.isfinite(point.slope) and point.value <= bound
 
 
-def _longer(search: Search, point: Point) -> Search:
+def _longer(search: LineSearch, point: SearchPoint) -> LineSearch:
     if not _enough(search, point) or (search.tries > 1 and point.value >= search.low.value):
         return _between(replace(search, high=point))
     if point.slope >= 0:
@@ -92,7 +92,7 @@ def _longer(search: Search, point: Point) -> Search:
     return replace(search, low=point, t=min(max(longer, least), most) if math.isfinite(longer) else 2 * point.t)
 
 
-def _narrower(search: Search, point: Point) -> Search:
+def _narrower(search: LineSearch, point: SearchPoint) -> LineSearch:
     assert search.high is not None
     if not _enough(search, point) or point.value >= search.low.value:
         return _between(replace(search, high=point))
@@ -100,7 +100,7 @@ def _narrower(search: Search, point: Point) -> Search:
     return _between(replace(search, low=point, high=high))
 
 
-def _between(search: Search) -> Search:
+def _between(search: LineSearch) -> LineSearch:
     low, high = search.low, search.high
     assert high is not None
     first, last = min(low.t, high.t), max(low.t, high.t)
@@ -111,7 +111,7 @@ def _between(search: Search) -> Search:
     return replace(search, t=min(max(t, first + margin), last - margin))
 
 
-def _cubic(one: Point, two: Point) -> float:
+def _cubic(one: SearchPoint, two: SearchPoint) -> float:
     if one.t == two.t or not all(map(math.isfinite, (one.value, two.value, one.slope, two.slope))):
         return math.nan
     first = one.slope + two.slope - 3 * (one.value - two.value) / (one.t - two.t)

@@ -25,14 +25,14 @@ from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import BelowOne, CheckedFields, Count, NonNegative
 from sparkdl.rounds.evaluate import batches, summed_losses
-from sparkdl.rounds.local_training import Local, toward
+from sparkdl.rounds.local_training import LocalTraining, toward
 from sparkdl.rounds.parameters import pieces, trainable
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.objective.objective import Objective
 
 
 @dataclass(frozen=True)
-class Expansion:
+class TaylorExpansion:
     """Second-order expansion of a local problem around a point."""
 
     x: Tensor  # [n]
@@ -47,7 +47,7 @@ class Expansion:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ShardProblem:
     """A shard's local problem; ``module`` holds the start, and finally the solution.
 
     All vectors are on the objective's device.
@@ -77,7 +77,7 @@ class Problem:
         for parameter, piece in zip(self.parameters, pieces(x, self.parameters), strict=True):
             parameter.detach().copy_(piece)
 
-    def expand(self, x: Tensor) -> Expansion:
+    def expand(self, x: Tensor) -> TaylorExpansion:
         """Expand the problem around ``x``; the expansion keeps the graphs of all rows in memory."""
         self.set(x)
         total, gradient, graphs = 0.0, torch.zeros_like(x), list[Sequence[Tensor]]()
@@ -97,7 +97,7 @@ class Problem:
             enter_phase("update")
             return curved
 
-        return Expansion(x, value, gradient / self.mass + self.rho * delta, product)
+        return TaylorExpansion(x, value, gradient / self.mass + self.rho * delta, product)
 
     @cached_property
     def _held(self) -> list[Batch] | None:
@@ -106,7 +106,7 @@ class Problem:
             return None
         return [*batches(self.shard, device=device)]
 
-    def begin(self, x: Tensor) -> Expansion:
+    def begin(self, x: Tensor) -> TaylorExpansion:
         """Expand around a solver's start; raises InvalidInput if the loss or its gradient is not finite there."""
         start = self.expand(x)
         if not math.isfinite(start.value + start.steepness):
@@ -142,7 +142,7 @@ class ConjugateGradient(CheckedFields):
 
     uses_optimizer = False
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: ShardProblem) -> None:
         """Set the module to the solution; raises InvalidInput if the loss is not quadratic in the parameters."""
         start = problem.begin(problem.v)
         first, steps = start.steepness, 10 * len(problem.v) + 100
@@ -181,7 +181,7 @@ class NewtonCG(CheckedFields):
 
     uses_optimizer = False
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: ShardProblem) -> None:
         """Set the module to the solution."""
         point = problem.begin(problem.x)
         enough = max(self.reduction * point.steepness, self.tolerance)
@@ -211,11 +211,11 @@ class LocalSGDSolver(CheckedFields):
 
     uses_optimizer = True
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: ShardProblem) -> None:
         # Local training minimises the shard's mean loss, so that the quadratic is scaled accordingly.
         """Set the module to the result of the epochs."""
         pull = toward(problem.v, problem.rho * problem.mass / problem.shard.mass())
-        local = Local(self.epochs, self.batch_size, problem.round, problem.key, pull)
+        local = LocalTraining(self.epochs, self.batch_size, problem.round, problem.key, pull)
         local.train(problem.objective, problem.module, problem.shard)
 
 
@@ -242,7 +242,7 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, *, goal:
     return x
 
 
-def _rounding(start: Expansion, end: Expansion) -> float:
+def _rounding(start: TaylorExpansion, end: TaylorExpansion) -> float:
     """Bound on the gradient's norm at ``end`` that is due to rounding.
 
     If ``v`` is already the solution, both gradients are rounding errors. With ``L`` the Hessian's stretch, rounding
@@ -253,7 +253,7 @@ def _rounding(start: Expansion, end: Expansion) -> float:
     return 1e2 * torch.finfo(end.x.dtype).eps * size
 
 
-def _along(problem: Problem, start: Expansion, step: Tensor) -> Expansion | None:
+def _along(problem: ShardProblem, start: TaylorExpansion, step: Tensor) -> TaylorExpansion | None:
     slope = float(start.gradient @ step)
     slack = 10 * torch.finfo(step.dtype).eps * abs(start.value)
     for halvings in range(30):

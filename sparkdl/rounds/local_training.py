@@ -25,7 +25,7 @@ Pull = Callable[[Sequence[nn.Parameter]], None]
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalTraining:
     """Settings of local training. Every round has a new optimizer, and steps the scheduler once per earlier round."""
 
     epochs: int
@@ -44,7 +44,7 @@ class Local:
         self._schedule(objective, replica.optimizer)
         total = mass = torch.zeros((), dtype=torch.float64)
         batcher = self._batcher(shard, device, seed)
-        with seeded(seed, device), tf32(wanted=objective.tf32, device=device):
+        with seeded(seed, device), tf32(enabled=objective.tf32, device=device):
             for epoch in range(self.epochs):
                 total, mass = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), dtype=torch.float64)
                 enter_phase("feed")

@@ -85,5 +85,5 @@ class ModelCache:
         return self._models[digest]
 
 
-SHELF = ModelCache()
+MODEL_CACHE = ModelCache()
 """The models of this process."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.data.arrow import decode, decode_ragged
-from sparkdl.data.batch import DTYPES, Input, Ragged, arguments, arrive, device_tensors, promote_ints
+from sparkdl.data.batch import DTYPES, Input, Ragged, arguments, move_to, device_tensors, promote_ints
 from sparkdl.data.columns import Columns, InputColumn, listed
 from sparkdl.data.prefetch import prefetch, prefetch_to
 from sparkdl.data.transforms import Collate, collated
@@ -152,7 +152,7 @@ def _moved(inputs: tuple[Input | Array, ...], device: torch.device, collate: Col
     copies = [rows if isinstance(rows, (Tensor, Ragged)) else _copied(rows, pinned=pinned) for rows in inputs]
     if collate is not None:
         copies = list(collated(collate, tuple(promote_ints(rows) for rows in copies)))
-    return tuple(arrive(rows, device) for rows in copies)
+    return tuple(move_to(rows, device) for rows in copies)
 
 
 @torch.inference_mode()

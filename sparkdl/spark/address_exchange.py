@@ -3,7 +3,7 @@
     worker -> driver   rank and line, in a frame of ``sparkdl.net.protocol``
     driver -> worker   all workers' lines, one frame each; or one frame that says that some are missing
 
-Lines are missing if the driver has not all of them ``PATIENCE`` seconds after the first: some worker cannot reach it.
+Lines are missing if the driver has not all of them ``ANSWER_SECONDS`` seconds after the first: some worker cannot reach it.
 Then, or if the driver does not answer within twice that time, workers use ``allGather``.
 """
 
@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 from sparkdl.errors import PeerLost
 from sparkdl.io.threads import in_background
 from sparkdl.net.protocol import Connection, Endpoint, ProtocolError
-from sparkdl.telemetry.channel import QUESTION
+from sparkdl.telemetry.channel import REQUEST
 from sparkdl.telemetry.recorder import CONNECT_SECONDS
 
 if TYPE_CHECKING:  # it imports torch
     from sparkdl.cluster.group.rendezvous import AllGather
 
-PATIENCE = 30.0
+ANSWER_SECONDS = 30.0
 """Seconds from the first line until the driver stops waiting for the last one."""
 
 _MISSING = b"-"
@@ -43,7 +43,7 @@ class AddressBook:
         patience: seconds from the first line until the book stops waiting.
     """
 
-    def __init__(self, size: int, patience: float = PATIENCE) -> None:
+    def __init__(self, size: int, patience: float = ANSWER_SECONDS) -> None:
         self._size, self._patience = size, patience
         self._lines: dict[int, bytes] = {}
         self._closed = False
@@ -121,8 +121,8 @@ class DriverExchange:
     def _ask(self, address: str, line: str) -> list[str] | None:
         assert self.endpoint is not None
         with closing(Connection.open(address, self.endpoint, CONNECT_SECONDS)) as connection:
-            deadline = time.monotonic() + 2 * PATIENCE  # a driver that runs answers in half of it
-            connection.send([QUESTION + f"{self.rank} {line}".encode()], deadline)
+            deadline = time.monotonic() + 2 * ANSWER_SECONDS  # a driver that runs answers in half of it
+            connection.send([REQUEST + f"{self.rank} {line}".encode()], deadline)
             if (first := connection.receive(deadline=deadline)) == _MISSING:
                 return None
             others = [connection.receive(deadline=deadline) for _ in range(self.size - 1)]

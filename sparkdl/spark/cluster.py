@@ -123,7 +123,7 @@ class SparkCluster:
         *,
         listener: Listener | None = None,
         attempt: int = 0,
-        guard: CancellationToken | None = None,
+        cancellation: CancellationToken | None = None,
         size: int | None = None,
     ) -> list[Any]:
         """Run a gang as a barrier job, as ``Cluster.gang``; repartitions the DataFrame ``data`` by worker.
@@ -133,10 +133,10 @@ class SparkCluster:
         """
         with observed(listener) as shown:
             failures = _FailureListener(shown, gang_size(size, self.size), attempt)
-            return self._gang(work, data, columns, failures, guard or CancellationToken())
+            return self._gang(work, data, columns, failures, cancellation or CancellationToken())
 
     def _gang(
-        self, work: Work, data: Any, columns: Any, failures: _FailureListener, guard: CancellationToken
+        self, work: Work, data: Any, columns: Any, failures: _FailureListener, cancellation: CancellationToken
     ) -> list[Any]:
         size, attempt = failures.size, failures.attempt
         check(self._spark, size, self._requests, allow_unencrypted=self._allow_unencrypted)
@@ -144,7 +144,7 @@ class SparkCluster:
         frame, specification = self._frame(data, columns, size)
 
         def waiting(what: str, seconds: float) -> None:
-            guard.check()
+            cancellation.check()
             failures.waiting(what, seconds)
 
         wait_for_slots(self._spark, size, self._requests, timeout=self._resource_timeout, report=waiting)
@@ -159,7 +159,7 @@ class SparkCluster:
             self._device,
             self._backend,
             fallback=self._event_directory,
-            heartbeat=guard.heartbeat,
+            heartbeat=cancellation.heartbeat,
             level=self._level,
         )
         network, limit = setting(self._spark, "spark.sparkdl.network") or None, self._resource_timeout
@@ -174,7 +174,7 @@ class SparkCluster:
             rows = numbered(frame).mapInArrow(
                 worker.run, SCHEMA, barrier=True, profile=self._requests.profile(self._spark)
             )
-            return self._run(rows, watch, failures, guard)
+            return self._run(rows, watch, failures, cancellation)
 
     @contextmanager
     def map_reduce(
@@ -235,11 +235,11 @@ class SparkCluster:
         return frame.repartition(size, col(specification.row_id.name)), specification
 
     def _run(
-        self, frame: DataFrame, watch: JobWatch, failures: _FailureListener, guard: CancellationToken
+        self, frame: DataFrame, watch: JobWatch, failures: _FailureListener, cancellation: CancellationToken
     ) -> list[Any]:
         failures.cancel = watch.cancel
         try:
-            with watch.running(), guard.stopping(watch.cancel):
+            with watch.running(), cancellation.stopping(watch.cancel):
                 try:
                     rows = frame.collect()
                 except BaseException:

@@ -41,7 +41,7 @@ _SMALL = 1 << 14  # bytes of a result that the driver collects when its task end
 
 
 @dataclass(frozen=True)
-class EachTask:
+class IndependentTask:
     """Maps all rows, or one shard."""
 
     work: Payload  # the pickled MapReduce
@@ -118,7 +118,7 @@ def _as_only_shard(shard: Shard) -> Shard:
 
 
 def run_each(
-    spark: SparkSession, packed: RDD[Any], task: EachTask, *, all_rows: bool, profile: ResourceProfile | None
+    spark: SparkSession, packed: RDD[Any], task: IndependentTask, *, all_rows: bool, profile: ResourceProfile | None
 ) -> Iterator[EachRow]:
     """Run all tasks as one job with a resource profile, then fetch large results one after the other.
 

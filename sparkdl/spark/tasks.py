@@ -32,12 +32,12 @@ from sparkdl.io.serialization import pack_state
 from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.executor_tasks import PACKED, MapTask, PackedData, PackTask, ReduceTask, delete_files, first_rows
-from sparkdl.spark.independent_tasks import EachTask, run_each, with_profile
+from sparkdl.spark.independent_tasks import IndependentTask, run_each, with_profile
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
 from sparkdl.spark.session import job_description, share, task_attempts
 from sparkdl.spark.slots.capacity import find_slots
 from sparkdl.spark.slots.task_resources import TaskResources
-from sparkdl.spark.tensor_chunks import PIECES, Results, assembled, is_piece, is_result
+from sparkdl.spark.tensor_chunks import PIECES, RoundResults, assembled, is_piece, is_result
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.task_recorder import Reporting
 
@@ -147,7 +147,7 @@ class SparkTaskRunner:
 
     def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
         """Run all tasks as one Spark job."""
-        task = EachTask(
+        task = IndependentTask(
             self._shipped(work),
             self._data,
             indices=tuple(indices),
@@ -174,7 +174,7 @@ class SparkTaskRunner:
         return self._works[type(work)][1]
 
     def _reduce_on_driver(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
-        results = Results(len(self.shard_rows))
+        results = RoundResults(len(self.shard_rows))
         results.take(self._profiled(self._triggers.mapPartitionsWithIndex(task.run)).collect())
         if results.absent:
             built = self._profiled(self._packed.mapPartitions(task.build))
@@ -185,7 +185,7 @@ class SparkTaskRunner:
         return None if results.large or results.absent else (reduce_results(work, results.in_order), results.notes)
 
     def _reduce_on_executors(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
-        results = Results(len(self.shard_rows))
+        results = RoundResults(len(self.shard_rows))
         with ExitStack() as stack:
             # Persist, so that an absent shard repeats no map, and a failed one prevents the reduction.
             rows = _persisted(self._profiled(self._triggers.mapPartitionsWithIndex(task.run)), stack)
@@ -211,7 +211,7 @@ class SparkTaskRunner:
         return with_profile(rows, self._requests.profile(self._spark))
 
     def _reduced(
-        self, rows: RDD[Any], task: MapTask, results: Results, stack: ExitStack
+        self, rows: RDD[Any], task: MapTask, results: RoundResults, stack: ExitStack
     ) -> tuple[Tensors, list[Any]] | None:
         pieces = self._spark.createDataFrame(rows, PIECES, verifySchema=False)
         tasks = max(self._size, -(-results.bytes // _REDUCED))

@@ -75,7 +75,7 @@ def is_piece(absent: Container[int], row: TaskRow) -> bool:
     return row[1] != RESULT_CHUNK and row[0] not in absent
 
 
-class Results:
+class RoundResults:
     """The results of a round's shards, one per shard."""
 
     def __init__(self, num_shards: int) -> None:

@@ -18,7 +18,7 @@ from sparkdl.telemetry.event import Event, SafeCallback
 
 ASK = b"?"
 """A payload that asks for a receipt, which confirms that the listener has received all earlier events."""
-QUESTION = b"!"
+REQUEST = b"!"
 """The first byte of a payload that the channel passes to ``answer``."""
 
 
@@ -32,7 +32,7 @@ class Channel(Server):
             workers wait for it, and must not close the channel. Its first exception is logged.
         addresses: as of ``Server``.
         bind: as of ``Server``.
-        answer: gets the payload after ``QUESTION``; the channel sends its answer's frames. It may wait, but not beyond
+        answer: gets the payload after ``REQUEST``; the channel sends its answer's frames. It may wait, but not beyond
             ``close``. Without it, a question is an invalid payload.
 
     Attributes:
@@ -64,8 +64,8 @@ class Channel(Server):
             payload = connection.receive()
             if payload == ASK:
                 connection.confirm()
-            elif self._answer is not None and payload.startswith(QUESTION):
-                connection.send(self._answer(payload.removeprefix(QUESTION)))
+            elif self._answer is not None and payload.startswith(REQUEST):
+                connection.send(self._answer(payload.removeprefix(REQUEST)))
             else:
                 self._take(payload)
 

@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 # Drivers that did not answer: next attempt, by the monotonic clock, and the wait before it. All recorders of the
 # process share it, since each of its tasks has its own recorder.
-_silent: dict[Endpoint, tuple[float, float]] = {}
+_unreachable: dict[Endpoint, tuple[float, float]] = {}
 
 
 @dataclass
@@ -222,13 +222,13 @@ class _Route:
     def __init__(self, endpoint: Endpoint | None, fallback: EventFile | None, counts: EventCounts) -> None:
         self._endpoint, self._fallback, self._counts = endpoint, fallback, counts
         self._connection: Connection | None = None
-        self._unsure: deque[bytes] = deque(maxlen=BURST_EVENTS)  # last sent events without a receipt
+        self._unconfirmed: deque[bytes] = deque(maxlen=BURST_EVENTS)  # last sent events without a receipt
         self._warned = False
         self.deadline = float("inf")
 
     def deliver(self, burst: Sequence[bytes], *, confirm: bool = False) -> int:
         """Deliver the burst, with ``confirm`` wait for a receipt; returns how many events are certainly lost."""
-        if not burst and not (confirm and self._unsure):
+        if not burst and not (confirm and self._unconfirmed):
             return 0
         lost = len(burst)  # the driver itself detects the loss of earlier events
         for _ in range(2):  # reconnect once
@@ -238,8 +238,8 @@ class _Route:
                 return 0
             self._disconnect()
             self._counts.broken = True
-            burst = [*self._unsure, *burst]
-            self._unsure.clear()
+            burst = [*self._unconfirmed, *burst]
+            self._unconfirmed.clear()
         if self._endpoint is not None and not self._warned:
             self._warned = True
             place = "are dropped" if self._fallback is None else f"go to {self._fallback}"
@@ -258,9 +258,9 @@ class _Route:
             connection.send([*burst, ASK] if confirm else burst, deadline)
             if confirm:
                 connection.receipt(deadline)
-                self._unsure.clear()
+                self._unconfirmed.clear()
             else:
-                self._unsure.extend(burst)
+                self._unconfirmed.extend(burst)
         except (OSError, EOFError, ProtocolError) as error:
             logger.debug("the connection to the driver broke: %s", error)
             return False
@@ -289,7 +289,7 @@ class _Route:
     def _connect(self) -> Connection | None:
         if self._connection is not None or self._endpoint is None:
             return self._connection
-        retry_at, pause = _silent.get(self._endpoint, (0.0, 0.0))
+        retry_at, pause = _unreachable.get(self._endpoint, (0.0, 0.0))
         if time.monotonic() < retry_at:
             return None
         for address in self._endpoint.addresses:
@@ -301,11 +301,11 @@ class _Route:
             except (OSError, ValueError) as error:  # ValueError: an invalid host name
                 logger.debug("no driver at %s: %s", address, error)
             else:
-                _silent.pop(self._endpoint, None)
+                _unreachable.pop(self._endpoint, None)
                 return self._connection
         first, longest = RETRY_SECONDS
         pause = min(max(2 * pause, first), longest)
-        _silent[self._endpoint] = time.monotonic() + pause, pause
+        _unreachable[self._endpoint] = time.monotonic() + pause, pause
         return None
 
     def _disconnect(self) -> None:

@@ -29,7 +29,7 @@ from sparkdl.training.objective.probe import probe_batch, probe_evaluation, prob
 from sparkdl.training.spec import TrainingSpec
 
 
-class Rows:
+class BatchLoader:
     """The rows of one worker.
 
     Attributes:

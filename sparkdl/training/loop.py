@@ -23,11 +23,11 @@ from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import span
 from sparkdl.training.callbacks.calls import CallbackCalls
-from sparkdl.training.dataloader import Rows
+from sparkdl.training.dataloader import BatchLoader
 from sparkdl.training.layouts.arithmetic import tf32
 from sparkdl.training.monitor import TrainingMonitor
 from sparkdl.training.rng import kept_random_state
-from sparkdl.training.spec import Trained, TrainingSpec
+from sparkdl.training.spec import TrainingResult, TrainingSpec
 from sparkdl.training.trainer_state import TrainerState
 
 
@@ -35,17 +35,17 @@ from sparkdl.training.trainer_state import TrainerState
 class Training(TrainingSpec):
     """A training run that a cluster calls on every worker, with the settings of ``TrainingSpec``."""
 
-    def __call__(self, world: World, shard: Shard | None) -> Trained:
+    def __call__(self, world: World, shard: Shard | None) -> TrainingResult:
         """Run ``train`` on one worker."""
         if shard is None:
             raise InvalidInput("there is no data to train on.")
-        with _seeded(self.seed, world), tf32(wanted=self.objective.tf32, device=world.device):
+        with _seeded(self.seed, world), tf32(enabled=self.objective.tf32, device=world.device):
             with span("imports"):
                 import_module("torch._dynamo")  # which the first optimizer of a process imports
             return train(world, shard, self)
 
 
-def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
+def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
     """Train one replica together with the other workers of the gang.
 
     Raises InvalidInput if the data do not fit, or a saved state is of another run; PeerLost if a worker was lost.
@@ -53,7 +53,7 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> Trained:
     with span("set up"):
         replica = training.layout.place(training.objective, world)
         sync = training.strategy.attach(replica, world.group())
-        rows = Rows(shard, world, training, lockstep=replica.needs_rows)
+        rows = BatchLoader(shard, world, training, lockstep=replica.needs_rows)
         replica.schedule(rows.plan.steps, training.epochs)
         state = TrainerState(world, training, replica, sync, rows)
         state.report |= rows.probe(replica.module)

@@ -119,7 +119,7 @@ class TrainingSpec(CheckedFields):
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """Result of one worker.
 
     Attributes:

@@ -13,14 +13,14 @@ from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import check_weights
 from sparkdl.telemetry.emit import record
-from sparkdl.training.callbacks.callback import Requests, called_on, load_states, states_of
+from sparkdl.training.callbacks.callback import CallbackRequests, called_on, load_states, states_of
 from sparkdl.training.callbacks.early_stopping import EarlyStopping, GangEarlyStopping
-from sparkdl.training.dataloader import Rows
+from sparkdl.training.dataloader import BatchLoader
 from sparkdl.training.layouts import Replica
 from sparkdl.training.objective.metrics import MetricAccumulator, load_metric_states, metric_states, open_metrics
 from sparkdl.training.objective.objective import length_arguments
 from sparkdl.training.rng import random_state, set_random_state
-from sparkdl.training.spec import Trained, TrainingSpec
+from sparkdl.training.spec import TrainingResult, TrainingSpec
 from sparkdl.training.strategies import Sync
 
 _FORMAT = 6  # version of the saved state
@@ -34,7 +34,7 @@ class TrainerState:
     ``sync`` is the strategy, attached to ``replica``.
     """
 
-    def __init__(self, world: World, training: TrainingSpec, replica: Replica, sync: Sync, rows: Rows) -> None:
+    def __init__(self, world: World, training: TrainingSpec, replica: Replica, sync: Sync, rows: BatchLoader) -> None:
         self.world, self.training, self.replica, self.sync, self.rows = world, training, replica, sync, rows
         check_weights(replica.module, training.result_limit)
         self.group = world.group()
@@ -48,7 +48,7 @@ class TrainerState:
         self.stopping = GangEarlyStopping(self.group, stopping, keep=keep)
         # Copies, since another run of this process, such as another member of an ensemble, may have the same objects.
         self.callbacks = called_on(copy.deepcopy(list(training.callbacks)), world.rank)
-        self.requests = Requests()  # of this worker's callbacks in the current epoch
+        self.requests = CallbackRequests()  # of this worker's callbacks in the current epoch
         self._random: dict[str, Any] | None = None
         self._spent = 0.0  # seconds that an earlier attempt spent in the first epoch
         self._begun = 0  # first step of the current epoch
@@ -91,13 +91,13 @@ class TrainerState:
         if self.training.checkpointer is not None and self.position < self.rows.plan.steps:
             self.training.checkpointer.after_step(self.world, self.state, finished=self.finished)
 
-    def result(self) -> Trained:
+    def result(self) -> TrainingResult:
         """The final weights, the history and this worker's report."""
         communication = {"bytes_per_step": self.sync.bytes_per_step, "host": self.world.host}
         best = {"best_epoch": self.stopping.epochs.best, "keeps_best": self.stopping.keep}
         self.report |= {**best, "stop_reason": self.stopping.reason}
         weights = self.stopping.weights(self.replica.module)
-        return Trained(weights, self.history, self.rows.report | self.report | communication)
+        return TrainingResult(weights, self.history, self.rows.report | self.report | communication)
 
     def state(self) -> dict[str, Any]:
         """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.
@@ -188,7 +188,7 @@ class TrainerState:
     def _restore_callbacks(self, saved: dict[str, Any], replicated: dict[str, Any]) -> None:
         states = saved["callbacks"] | replicated.get("callbacks", {})
         if saved["rank"] == self.world.rank:
-            self.requests = Requests(**saved["requests"])
+            self.requests = CallbackRequests(**saved["requests"])
         else:  # a new rank of a larger gang resumes from rank 0's state, which may have more callbacks
             states = {name: state for name, state in states.items() if name in self.callbacks}
         # Earlier versions called callbacks on rank 0 alone: the other ranks take its states.

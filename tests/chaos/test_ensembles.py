@@ -88,7 +88,7 @@ def fit(folder: Path) -> tuple[list[bytes], list[int]]:
 
 def test_kept_members_survive_second_driver_damage_and_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(task_fits, "SparkCluster", Here)
-    monkeypatch.setattr(task_work, "BREATH", 0.0)
+    monkeypatch.setattr(task_work, "POLL_SECONDS", 0.0)
     quiet, trained = fit(tmp_path / "quiet")
     assert trained == ALL
 

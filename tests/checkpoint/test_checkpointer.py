@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from sparkdl.checkpoint.async_saver import Saved, Saver
+from sparkdl.checkpoint.async_saver import SaveStatus, Saver
 from sparkdl.checkpoint.checkpointer import Checkpointer, StopPoller
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.sharding import shard, unshard
@@ -67,7 +67,7 @@ def saved_steps(every, *, epochs=3, steps=4, before_step=lambda checkpointer: No
     """The steps of all and of pinned checkpoints of a run whose checkpoints go nowhere."""
     checkpointer = Checkpointer(Checkpoints("nowhere", run="a run"), CheckpointInterval.of(every), **options)
     saved, world = [], World(clock=Clock())
-    others = {"check": lambda: None, "wait": lambda: Saved(saved[-1][0] if saved else None), "cost": None}
+    others = {"check": lambda: None, "wait": lambda: SaveStatus(saved[-1][0] if saved else None), "cost": None}
     checkpointer._saver = SimpleNamespace(save=lambda state: saved.append((state.clock.step, state.pinned)), **others)
     checkpointer._stop_poller = SimpleNamespace(asked=threading.Event())
     checkpointer._next_query, checkpointer._saved_at, checkpointer._queried_at = 1, time.monotonic(), time.monotonic()

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from sparkdl.checkpoint.manifest import Manifest, Name
+from sparkdl.checkpoint.manifest import Manifest, CheckpointName
 from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.errors import Fenced
@@ -52,7 +52,7 @@ def commits(checkpoints, step, attempt):
     digest = checkpoints.write(name, "00000", content(step, 0)).result()
     yield "written"
     manifest = Manifest(name, "digits", attempt, at(step), 1, {"00000": digest})
-    yield from checkpoints._commit(Name(attempt, 0, step), manifest)
+    yield from checkpoints._commit(CheckpointName(attempt, 0, step), manifest)
 
 
 def zombie(checkpoints, log):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl.checkpoint.manifest import FORMAT, Digest, Manifest, Name
+from sparkdl.checkpoint.manifest import FORMAT, Digest, Manifest, CheckpointName
 from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
@@ -50,11 +50,11 @@ def test_committed_checkpoint_comes_back(shards, directory):
 
 
 def test_names_sort_by_time():
-    times = [Name(0, 0, 9), Name(0, 0, 10), Name(0, 1, 10), Name(1, 0, 5), Name(9, 0, 0), Name(10, 0, 0)]
+    times = [CheckpointName(0, 0, 9), CheckpointName(0, 0, 10), CheckpointName(0, 1, 10), CheckpointName(1, 0, 5), CheckpointName(9, 0, 0), CheckpointName(10, 0, 0)]
     assert sorted(map(str, times)) == [str(name) for name in times]
-    for name in (*times, Name(12345, 12345, 12345678901)):
-        assert Name.parse(str(name)) == name
-    assert Name.parse("attempt-00001-epoch-0000-step-0000000001") is None
+    for name in (*times, CheckpointName(12345, 12345, 12345678901)):
+        assert CheckpointName.parse(str(name)) == name
+    assert CheckpointName.parse("attempt-00001-epoch-0000-step-0000000001") is None
 
 
 DAMAGE = [

@@ -23,9 +23,9 @@ class Scripted:
         room = self.rooms.pop(0) if len(self.rooms) > 1 else self.rooms[0]
         return room if isinstance(room, Capacity) else Capacity(room, None)
 
-    def gang(self, work, data=None, columns=None, *, listener=None, attempt=0, guard=None, size=None):
+    def gang(self, work, data=None, columns=None, *, listener=None, attempt=0, cancellation=None, size=None):
         self.begun.append((attempt, size))
         ending = self.endings.pop(0)
         if isinstance(ending, Exception):
             raise ending
-        return ending(listener, attempt, guard) if callable(ending) else ending
+        return ending(listener, attempt, cancellation) if callable(ending) else ending

@@ -174,10 +174,10 @@ def test_missing_slots_cost_no_restart(clock):
 # ---- growing back ----------------------------------------------------------------------------------------------------
 
 
-def ends_epochs(listener: Any, attempt: int, guard: Any, *, epochs: int = 10_000, **payload: Any) -> list[int]:
+def ends_epochs(listener: Any, attempt: int, cancellation: Any, *, epochs: int = 10_000, **payload: Any) -> list[int]:
     """A gang that ends epochs until it is cancelled, or ``epochs`` times."""
     ended = threading.Event()
-    with guard.stopping(ended.set):
+    with cancellation.stopping(ended.set):
         for rank in (1, 0):
             listener(Event("checkpoint", rank, attempt, 0.0, None, {"pinned": rank == 1}))
         for _ in range(epochs):
@@ -214,9 +214,9 @@ def test_else_gang_stays_small(clock, rooms, payload):
 
 
 def test_lost_session_does_not_end_gang(clock, caplog):
-    def ending(listener, attempt, guard):
+    def ending(listener, attempt, cancellation):
         gangs.capacity = lambda: 1 / 0  # type: ignore[method-assign]
-        return ends_epochs(listener, attempt, guard, epochs=20)
+        return ends_epochs(listener, attempt, cancellation, epochs=20)
 
     gangs = cluster([3], ending)
     assert supervised(gangs)[0].sizes == [3]

@@ -103,8 +103,8 @@ class Asked(Scripted):
         if self.ending is not None:
             self._moved.set()
 
-    def run(self, listener, attempt, guard):
-        with guard.stopping(self._moved.set):
+    def run(self, listener, attempt, cancellation):
+        with cancellation.stopping(self._moved.set):
             if self.waits:
                 listener(Event("waiting", -1, attempt, time.time(), None, {"what": "slots", "seconds": 2.0}))
             request_stop("maintenance")

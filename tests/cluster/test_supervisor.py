@@ -97,9 +97,9 @@ def test_monitor_checks_every_second_at_least(timeout, seconds):
 
 
 def test_stuck_gang_is_restarted():
-    def stuck(listener, attempt, guard):
+    def stuck(listener, attempt, cancellation):
         ended = threading.Event()
-        with guard.stopping(ended.set):
+        with cancellation.stopping(ended.set):
             for step in (1, 2):
                 listener(Event("heartbeat", 0, attempt, 0.0, {"step": step}, {"host": "host", "phase": "work"}))
             assert ended.wait(30)

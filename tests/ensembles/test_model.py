@@ -314,10 +314,10 @@ def test_copies_have_their_own_members_and_share_broadcasts(spark):
     assert [model.getInputCols() for model in copied.models] == [["y"], ["x"], ["x"]]
     assert (made.getPredictionCol(), models[0].getInputCols()) == ("prediction", ["x"])
     made.transform(data(), {made.predictionCol: "p"})  # a copy's transform
-    [(_, first)] = made._shipments.values()
+    [(_, first)] = made._broadcasts.values()
     copied = made.copy()
     copied.transform(data())
-    assert [shipment for _, shipment in copied._shipments.values()] == [first]
+    assert [broadcast for _, broadcast in copied._broadcasts.values()] == [first]
     each = np.stack([outputs(model, data(), "prediction")[0] for model in models])
     copied.models, copied.weights = copied.models[:2], copied.weights[:2]
     for changes, expected in (
@@ -330,8 +330,8 @@ def test_copies_have_their_own_members_and_share_broadcasts(spark):
             setattr(copied, name, value)
         np.testing.assert_allclose(outputs(copied, data(), "prediction")[0], expected, rtol=1e-5)
         np.testing.assert_allclose(outputs(made, data(), "prediction")[0], each.sum(0), rtol=1e-5)
-    assert [shipment for _, shipment in made._shipments.values()] == [first]
-    assert [shipment for _, shipment in copied._shipments.values()] != [first]
+    assert [broadcast for _, broadcast in made._broadcasts.values()] == [first]
+    assert [broadcast for _, broadcast in copied._broadcasts.values()] != [first]
 
 
 @pytest.mark.parametrize(

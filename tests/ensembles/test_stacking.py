@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 
 from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.ensembles.folds import Folds
-from sparkdl.ensembles.meta_features import LEVEL_ONE, LevelOne
+from sparkdl.ensembles.meta_features import LEVEL_ONE, MetaFeatureAssembler
 from sparkdl.ensembles.resampling.bootstrap import uniform
 from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
 from sparkdl.errors import InvalidInput
@@ -104,7 +104,7 @@ def test_meta_features_are_probabilities_scores_or_classes(data):
     for base, name in enumerate(("probability", "rawPrediction")):
         by_fold = [outputs(models[folds.index(base, k)], data, name)[0] for k in range(2)]
         expected.append(np.where(fold[:, None] == 0, *by_fold))
-    features = vectors(level_one(data.withColumn(ROW_ID, F.col("row")), folds, models, LevelOne(3)))
+    features = vectors(level_one(data.withColumn(ROW_ID, F.col("row")), folds, models, MetaFeatureAssembler(3)))
     zeros = np.zeros((ROWS, 1))  # for the class that the second base does not know
     np.testing.assert_allclose(features, np.hstack([*expected, zeros, zeros + 1]), rtol=1e-12)
 
@@ -131,13 +131,13 @@ def test_arrays_and_passthrough_are_concatenated(data):
     scaler = StandardScaler(inputCol="features", outputCol="scaled").fit(data)
     line = LINE(featuresCol="scaled").fit(scaler.transform(data))
     models = [made, arrays, PipelineModel([scaler, line, last]), PipelineModel([scaler, line])]
-    z = vectors(LevelOne(passthrough=("x", "y")).of(data, models))
+    z = vectors(MetaFeatureAssembler(passthrough=("x", "y")).of(data, models))
     assert z.shape == (ROWS, 1 + 3 + 1 + 1 + 3 + 1)
     np.testing.assert_array_equal(z[:, 4], z[:, 5])
     np.testing.assert_array_equal(z[:, 6:9], X)
     np.testing.assert_array_equal(z[:, 9], ARRAYS["y"])
     with pytest.raises(InvalidInput, match=rf"the model {scaler.uid} of base 0 writes none of probabilityCol"):
-        LevelOne().of(data, [scaler])
+        MetaFeatureAssembler().of(data, [scaler])
 
 
 # ---- any bases, any meta ---------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_one_pass_over_the_rows(data, tmp_path):
 
 @pytest.mark.slow
 def test_maps_do_not_change_the_input_of_meta(data):
-    level, lines = LevelOne(), [LINE().fit(data)]
+    level, lines = MetaFeatureAssembler(), [LINE().fit(data)]
     z = level.of(data, lines).withColumnRenamed(LEVEL_ONE, "z")
     meta: Any = LINE(featuresCol="z").fit(z)
     model: Any = StackingModel(lines, meta.setFeaturesCol(LEVEL_ONE), level)
@@ -207,7 +207,7 @@ def test_fits_repeat_restore_and_are_saved(data, tmp_path):
     assert (model.uid, len(model.models)) == (stacking.uid, 1)
     with pytest.raises(InvalidInput, match="numFolds"):
         stacking.copy().setNumFolds(3).fit(data)
-    features = [LevelOne().of(data, each.models).select(LEVEL_ONE).collect() for each in (model, again)]
+    features = [MetaFeatureAssembler().of(data, each.models).select(LEVEL_ONE).collect() for each in (model, again)]
     assert features[0] == features[1]
     stacking.save(str(tmp_path / "estimator"))
     loaded = Stacking.load(str(tmp_path / "estimator"))

@@ -26,7 +26,7 @@ from sparkdl.serving.trained_module import TrainedModule
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.objective import Objective
-from sparkdl.training.spec import Trained
+from sparkdl.training.spec import TrainingResult
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
@@ -59,12 +59,12 @@ def training(**changes: Any) -> Training:
     return replace(Training(objective, 60, epochs=5), **changes)
 
 
-def fitted(work: Any, size: int = 1, **options: Any) -> list[Trained]:
+def fitted(work: Any, size: int = 1, **options: Any) -> list[TrainingResult]:
     with LocalCluster(size, **({"device": "cuda"} | options)) as cluster:
         return cluster.gang(work, table(), COLUMNS)
 
 
-def losses(trained: Trained) -> list[float]:
+def losses(trained: TrainingResult) -> list[float]:
     return [row["loss"] for row in trained.history]
 
 
@@ -113,7 +113,7 @@ class Deterministic:
 
     training: Training
 
-    def __call__(self, world: World, shard: Shard | None) -> Trained:
+    def __call__(self, world: World, shard: Shard | None) -> TrainingResult:
         torch.use_deterministic_algorithms(True)
         try:
             return self.training(world, shard)

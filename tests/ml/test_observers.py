@@ -36,10 +36,10 @@ def blocks(*_: Any, **__: Any) -> Any:
 
 def fit(directory: Any, *trackers: Any) -> None:
     """A fit as its watch sees it."""
-    with fit_monitor.Watch(Run(str(directory)), TorchClassifier(), trackers=trackers) as watch:
-        watch.logbook.note("begin", {"environment": {}})
+    with fit_monitor.FitMonitor(Run(str(directory)), TorchClassifier(), trackers=trackers) as watch:
+        watch.event_log.note("begin", {"environment": {}})
         for event in EVENTS:
-            watch.logbook(event)
+            watch.event_log(event)
     watch.report([{"epoch": 1, "loss": 0.5}], {"seconds": 1.0})
     watch.finish(SimpleNamespace(history=[], report={}))
 
@@ -73,6 +73,6 @@ def test_observer_neither_fails_nor_delays_a_fit(place, odd, tmp_path, monkeypat
 def test_fit_that_does_not_begin_leaves_no_thread_and_ends_no_tracker():
     before, ended = {*threading.enumerate()}, []
     trackers = [SimpleNamespace(on_end=ended.append)]
-    with pytest.raises(KeyError), fit_monitor.Watch(Run(), TorchClassifier(), trackers=trackers):
+    with pytest.raises(KeyError), fit_monitor.FitMonitor(Run(), TorchClassifier(), trackers=trackers):
         raise KeyError
     assert ({*threading.enumerate()} - before, ended) == (set(), [])

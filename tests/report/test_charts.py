@@ -7,7 +7,7 @@ import pytest
 from sparkdl.report import history_charts
 from sparkdl.report.style import MOST_POINTS, labels
 from sparkdl.report.tables import page_tables
-from sparkdl.report.time_charts import BINS, Unit, dominant, phase_shares, rates, width
+from sparkdl.report.time_charts import BINS, TimeUnit, dominant, phase_shares, rates, width
 from sparkdl.telemetry.step_timer import PHASES
 from tests.report.cases import rows
 from tests.report.made import event, run, step
@@ -70,7 +70,7 @@ def test_startup_is_a_phase_of_every_rank():
     ("seconds", "name", "shown"), [(179, "seconds", 179), (600, "minutes", 10), (36e3, "hours", 10)]
 )
 def test_unit_of_time(seconds, name, shown):
-    assert (Unit.of(seconds).name, Unit.of(seconds)(seconds)) == (name, shown)
+    assert (TimeUnit.of(seconds).name, TimeUnit.of(seconds)(seconds)) == (name, shown)
 
 
 DURATIONS = {0.25: "0.2 s", 60: "1 min 00 s", 3599: "59 min 59 s", 7325: "2 h 02 min"}

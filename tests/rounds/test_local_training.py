@@ -19,7 +19,7 @@ from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.evaluate import as_only_shard
 from sparkdl.rounds.local_solvers import ConjugateGradient
-from sparkdl.rounds.local_training import Local, toward
+from sparkdl.rounds.local_training import LocalTraining, toward
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective.objective import Objective
 from tests.contracts.algorithm_contract import data, shards_of, states
@@ -72,7 +72,7 @@ def test_gradient_is_clipped_with_its_pull(most, strength):
     module = minimised.build()
     before = vector(module.state_dict())
     pull = toward(torch.from_numpy(V), strength) if strength else None
-    Local(1, 100, 0, (3, 0), pull).train(minimised, module, as_only_shard(shard, minimised.criterion()))
+    LocalTraining(1, 100, 0, (3, 0), pull).train(minimised, module, as_only_shard(shard, minimised.criterion()))
     g = gradient(before) + strength * (before - V)
     expected = RATE * g * min(1.0, most / (np.linalg.norm(g) + 1e-6))  # as in torch
     assert np.linalg.norm(g) > 0.5
@@ -123,7 +123,7 @@ def test_fp16_scales_the_loss_and_clips_gradients_that_are_not_scaled():
         torch.manual_seed(0)
         module = given.build()
         before = vector(module.state_dict())
-        Local(1, 90, 0, (3, 0)).train(given, module, as_only_shard(shard, given.criterion()))
+        LocalTraining(1, 90, 0, (3, 0)).train(given, module, as_only_shard(shard, given.criterion()))
         moved[precision] = vector(module.state_dict()) - before
     assert np.allclose(moved["fp16"], moved["fp32"], rtol=0.02) and np.allclose(abs(moved["fp16"]), RATE, rtol=0.01)
 

@@ -125,7 +125,7 @@ def test_all_workers_fall_back_if_one_cannot_reach_driver(caplog):
 
 
 def test_worker_falls_back_if_the_driver_does_not_answer(monkeypatch):
-    monkeypatch.setattr(address_exchange, "PATIENCE", 0.05)
+    monkeypatch.setattr(address_exchange, "ANSWER_SECONDS", 0.05)
     with driver(3, patience=3 * LONG) as (endpoint, _):
         assert worker(endpoint, 0).result(LONG) == ["0"]
 

@@ -21,8 +21,8 @@ from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
 from sparkdl.spark import executor_tasks
 from sparkdl.spark.executor_tasks import MapTask, PackedData, PackTask, store_of
-from sparkdl.spark.independent_tasks import EachTask
-from sparkdl.spark.tensor_chunks import RESULT_CHUNK, Results, is_piece
+from sparkdl.spark.independent_tasks import IndependentTask
+from sparkdl.spark.tensor_chunks import RESULT_CHUNK, RoundResults, is_piece
 from sparkdl.telemetry.task_recorder import Reporting
 from tests.contracts.map_reduce_contract import COLUMNS, Sums, Whole
 
@@ -56,11 +56,11 @@ def data(blocks: list[list[Any]]) -> PackedData:
 
 
 @pytest.fixture
-def task(data: PackedData) -> EachTask:
-    return EachTask(ship(Whole()), data, indices=(0, 2), attempts=1, reporting=Reporting())
+def task(data: PackedData) -> IndependentTask:
+    return IndependentTask(ship(Whole()), data, indices=(0, 2), attempts=1, reporting=Reporting())
 
 
-def results(task: EachTask, rows: Any) -> list[TaskResult]:
+def results(task: IndependentTask, rows: Any) -> list[TaskResult]:
     return [TaskResult.unpacked(packed) for _, packed in task.all_rows(0, rows)]
 
 
@@ -137,7 +137,7 @@ def test_order_of_arrival_does_not_change_the_sum():
     rows = [(shard.index, RESULT_CHUNK, "", shard.packed()) for shard in shards]
     totals, sums = set(), set()
     for order in itertools.permutations(rows):
-        results = Results(len(numbers))
+        results = RoundResults(len(numbers))
         results.take(order)
         totals.add(pack_state(reduce_results(Sums(), results.in_order)))
         sums.add(sum(numbers[index] for index, *_ in order))

@@ -99,7 +99,7 @@ def test_broken_connection_resends_last_burst_and_leaves_gap_in_numbers(channel,
             for value in range(1, many):
                 recorder.record("step", value=value)
             until = time.monotonic() + LONG
-            while b'"value":%d}' % (many - 1) not in b"".join(recorder._route._unsure):
+            while b'"value":%d}' % (many - 1) not in b"".join(recorder._route._unconfirmed):
                 assert time.monotonic() < until
                 time.sleep(0.01)
         with channel._lock:

@@ -27,7 +27,7 @@ from sparkdl.telemetry.event import Event
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.objective import Objective
-from sparkdl.training.spec import Trained
+from sparkdl.training.spec import TrainingResult
 from sparkdl.training.strategies import average_buffers
 from tests.contracts import work
 from tests.contracts.strategy_contract import ROWS, numbers
@@ -37,12 +37,12 @@ SEEDED = work.Seeded(work.Net)
 OBJECTIVE = Objective(SEEDED, nn.MSELoss(), partial(torch.optim.SGD, lr=0.05))
 
 
-def alone(training: Training, columns: Columns = COLUMNS, data: Any = None, **options: Any) -> Trained:
+def alone(training: Training, columns: Columns = COLUMNS, data: Any = None, **options: Any) -> TrainingResult:
     (trained,) = InlineCluster().gang(training, numbers() if data is None else data, columns, **options)
     return trained
 
 
-def loaded(trained: Trained, module: nn.Module) -> nn.Module:
+def loaded(trained: TrainingResult, module: nn.Module) -> nn.Module:
     unpack(trained.weights, module)
     return module
 

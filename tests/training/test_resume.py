@@ -26,7 +26,7 @@ from sparkdl.training.callbacks.ema import EMA
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.rng import random_state, set_random_state
-from sparkdl.training.spec import Trained
+from sparkdl.training.spec import TrainingResult
 from tests.chaos.runs import assert_alike, data, untimed
 
 STEPS = 5  # of an epoch
@@ -159,7 +159,7 @@ def essence(folder: Path, step: int, rank: int) -> bytes:
     return pack_state(whole)
 
 
-def run(cluster: Any, case: str, checkpointer: Folder | None, **options: Any) -> list[Trained]:
+def run(cluster: Any, case: str, checkpointer: Folder | None, **options: Any) -> list[TrainingResult]:
     training, columns = CASES[case]()
     return cluster.gang(replace(training, checkpointer=checkpointer, **options), data(), columns)
 

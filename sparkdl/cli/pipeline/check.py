@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sparkdl.cli.data import Data
-from sparkdl.cli.pipeline.cleaning import Clean, Score, Split
+from sparkdl.cli.pipeline.cleaning import CleaningStage, ScoringStage, SplitStage
 from sparkdl.cli.pipeline.gate import Gate
 from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.spark_errors import reading_rows
@@ -37,10 +37,10 @@ def validate(
     data: Data,
     stages: list[Params],
     evaluator: Evaluator,
-    clean: Clean,
-    split: Split,
+    clean: CleaningStage,
+    split: SplitStage,
     gate: Gate,
-    score: Score | None,
+    score: ScoringStage | None,
     register: Registration | None,
 ) -> str:
     """Validate a run with the arguments of ``etl_train``, and report in one line.

@@ -1,4 +1,4 @@
-"""The rows of a run: ``Clean`` and ``Split`` make training rows and validation rows, ``Score`` names rows to score."""
+"""The rows of a run: ``CleaningStage`` and ``SplitStage`` make training rows and validation rows, ``ScoringStage`` names rows to score."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUCKETS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Clean(CheckedFields):
+class CleaningStage(CheckedFields):
     """Cleans raw rows by expressions of Spark SQL.
 
     Args:
@@ -55,7 +55,7 @@ class Clean(CheckedFields):
 
 
 @dataclass(frozen=True)
-class Split(CheckedFields):
+class SplitStage(CheckedFields):
     """Selects validation rows: those of the last days by a date column, or a share by a hash of values.
 
     Args:
@@ -100,7 +100,7 @@ class Split(CheckedFields):
 
 
 @dataclass(frozen=True)
-class Score(CheckedFields):
+class ScoringStage(CheckedFields):
     """Rows that the model in use scores after the gate.
 
     Args:

@@ -19,7 +19,7 @@ from sparkdl.io.fields import CheckedFields, NonNegative
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits(CheckedFields):
+class MetricLimits(CheckedFields):
     """The values of a metric that pass.
 
     Args:
@@ -44,7 +44,7 @@ class Limits(CheckedFields):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric(Limits):
+class Metric(MetricLimits):
     """Another metric that has to pass.
 
     Args:
@@ -57,7 +57,7 @@ class Metric(Limits):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate(Limits):
+class Gate(MetricLimits):
     """Decides whether to train on the input, and whether to publish the new model.
 
     Args:

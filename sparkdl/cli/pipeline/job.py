@@ -34,9 +34,9 @@ from pyspark.ml.param import Params
 from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data
-from sparkdl.cli.exit_codes import Refused
+from sparkdl.cli.exit_codes import ModelRejected
 from sparkdl.cli.pipeline.check import validate
-from sparkdl.cli.pipeline.cleaning import Clean, Score, Split
+from sparkdl.cli.pipeline.cleaning import CleaningStage, ScoringStage, SplitStage
 from sparkdl.cli.pipeline.gate import Gate
 from sparkdl.cli.pipeline.registering import not_verified, register_once
 from sparkdl.cli.pipeline.run_name import RunName
@@ -71,17 +71,17 @@ def etl_train(
     evaluator: Evaluator,
     date: str | None = None,
     run_id: str | None = None,
-    clean: Clean | None = None,
-    split: Split | None = None,
+    clean: CleaningStage | None = None,
+    split: SplitStage | None = None,
     gate: Gate | None = None,
-    score: Score | None = None,
+    score: ScoringStage | None = None,
     register: Registration | None = None,
     warm_start: bool = False,
     keep: int = 5,
     redo: bool = False,
     force: bool = False,
     check: bool = False,
-    refused_exit_code: int = Refused.code,
+    refused_exit_code: int = ModelRejected.code,
     configuration: str = "",
 ) -> None:
     """Train on a date's rows, publish the model if it is good enough, and score.
@@ -110,7 +110,7 @@ def etl_train(
     checked(keep, Count, "keep")
     checked(refused_exit_code, Annotated[int, within(0, 255)], "refused_exit_code")
     steps: dict[str, Any] = {"data": data, "stages": stages, "evaluator": evaluator, "score": score}
-    steps |= {"clean": clean or Clean(), "split": split or Split(), "gate": gate or Gate(), "register": register}
+    steps |= {"clean": clean or CleaningStage(), "split": split or SplitStage(), "gate": gate or Gate(), "register": register}
     steps["gate"].all_metrics(evaluator)  # raises for two metrics of one name
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         if check:
@@ -135,7 +135,7 @@ def etl_train(
     print(summary(done))
     print(json.dumps(finite(done)))
     if not done["passed"]:
-        refused = Refused(f"the model of {name} is not published; {done['current'] or 'none'} is in use.")
+        refused = ModelRejected(f"the model of {name} is not published; {done['current'] or 'none'} is in use.")
         refused.code = refused_exit_code
         raise refused
 

@@ -10,7 +10,7 @@ from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.ml.persistence.registry import Versions
-from sparkdl.ml.tracking.pipeline_model import Verified, verify
+from sparkdl.ml.tracking.pipeline_model import VerifiedColumns, verify
 from sparkdl.ml.tracking.registration import Registration
 
 _TAG = "sparkdl.pipeline."  # before the names of the run and of its date
@@ -80,7 +80,7 @@ def register_version(
         metrics[metric] = values["value"]
         if values["in_use"] is not None:
             metrics[f"{metric}_in_use"] = values["in_use"]
-    columns = Verified.of(verified)
+    columns = VerifiedColumns.of(verified)
     registered = registration.log(versions.model(name), columns, version=name, metrics=metrics, tags=tags)
     if versions.current() == name:  # a killed run may resume after a later one has published
         registration.point(registered)

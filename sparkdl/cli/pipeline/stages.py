@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import BadInput, JobExit
-from sparkdl.cli.pipeline.cleaning import Clean, Score, Split
+from sparkdl.cli.pipeline.cleaning import CleaningStage, ScoringStage, SplitStage
 from sparkdl.cli.pipeline.gate import Gate, evaluate
 from sparkdl.cli.pipeline.registering import register_once, verify_version
 from sparkdl.cli.pipeline.run_name import RunName
@@ -45,10 +45,10 @@ class PipelineRun:
     data: Data
     stages: list[Params]
     evaluator: Evaluator
-    clean: Clean
-    split: Split
+    clean: CleaningStage
+    split: SplitStage
     gate: Gate
-    score: Score | None
+    score: ScoringStage | None
     register: Registration | None
     warm_start: bool
     force: bool

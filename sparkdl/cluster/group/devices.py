@@ -40,7 +40,7 @@ class Gpus:
 
 
 @dataclass(frozen=True)
-class Choice:
+class DeviceChoice:
     """A worker's device, and the backend of its gang."""
 
     device: torch.device
@@ -90,7 +90,7 @@ def _index(address: str, uuids: Sequence[str]) -> int:
     )
 
 
-def choose(lines: Sequence[Mapping[str, Any]], rank: int, *, device: str, backend: str = "auto") -> Choice:
+def choose(lines: Sequence[Mapping[str, Any]], rank: int, *, device: str, backend: str = "auto") -> DeviceChoice:
     """Choose a worker's device from all workers' lines.
 
     Args:
@@ -105,7 +105,7 @@ def choose(lines: Sequence[Mapping[str, Any]], rank: int, *, device: str, backen
     if device == "cpu":
         if backend == "nccl":
             raise InvalidInput("backend is 'nccl' and device is 'cpu'; NCCL needs GPUs: set device='cuda'.")
-        return Choice(torch.device("cpu"), "gloo")
+        return DeviceChoice(torch.device("cpu"), "gloo")
     backend = "nccl" if backend == "auto" else backend
     if without := [at for at, line in enumerate(lines) if not line["visible"]]:
         raise InvalidInput(
@@ -122,7 +122,7 @@ def choose(lines: Sequence[Mapping[str, Any]], rank: int, *, device: str, backen
             f"ranks {_listed(ranks)} share the GPU {first[1]} of {first[0]}, which NCCL refuses. Request one GPU for "
             "each task (taskGpus=1), lower numWorkers, or set backend='gloo'."
         )
-    return Choice(torch.device("cuda", cards[rank]), backend)
+    return DeviceChoice(torch.device("cuda", cards[rank]), backend)
 
 
 def task_device(device: str, addresses: Sequence[str] | None = None, *, turn: int | None = None) -> torch.device:

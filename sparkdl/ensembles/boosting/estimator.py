@@ -20,7 +20,7 @@ from sparkdl.ensembles.boosting.gradient import GradientRounds, start_of
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
 from sparkdl.ensembles.declarations import BoostingParams
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import Member, Models, Plan
+from sparkdl.ensembles.members.member import Member, FittedMembers, Plan
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import SingleBaseParams
 from sparkdl.ensembles.resampling.bootstrap import member_seed
@@ -161,6 +161,6 @@ class _BoostingRun:
                 return result.stop_reason
         return "numModels"
 
-    def _fit(self, index: int, rounds: Rounds) -> Models:
+    def _fit(self, index: int, rounds: Rounds) -> FittedMembers:
         estimator = changed(self.base, seed=member_seed(self.seed, index), **rounds.columns)
         return fit_members([Member(index, estimator)], rounds.member_rows(), self.plan)

@@ -33,7 +33,7 @@ RESIDUAL = "sparkdl residual"
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialPrediction:
     """``F_0``, and the total weights of the training rows and the validation rows."""
 
     mean: float
@@ -41,7 +41,7 @@ class Start:
     validation_weight: float
 
 
-def start_of(dataset: DataFrame, target: Target) -> Start:
+def start_of(dataset: DataFrame, target: Target) -> InitialPrediction:
     """Compute the start of boosting; Spark computes the rows twice.
 
     Raises:
@@ -61,7 +61,7 @@ def start_of(dataset: DataFrame, target: Target) -> Start:
         raise InvalidInput("no training row has a weight above 0; expected at least one.")
     if target.validation is not None and not sums["held"]:
         raise InvalidInput(f"no validation row of {target.validation!r} has a weight above 0; expected at least one.")
-    return Start(sums["weighted"] / sums["weight"], sums["weight"], sums["held"])
+    return InitialPrediction(sums["weighted"] / sums["weight"], sums["weight"], sums["held"])
 
 
 class GradientRounds:
@@ -70,7 +70,7 @@ class GradientRounds:
     columns: Mapping[str, str] = {"labelCol": RESIDUAL}
 
     def __init__(
-        self, rows: DataFrame, target: Target, start: Start, rate: float, *, prediction: str, stopping: EarlyStopping
+        self, rows: DataFrame, target: Target, start: InitialPrediction, rate: float, *, prediction: str, stopping: EarlyStopping
     ) -> None:
         term = F.coalesce(col(prediction).cast("double"), F.lit(math.nan))
         self.running = RunningSums(rows, F.lit(start.mean), term)

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.ensembles.base_learner import changed, check_member, column, leaf, with_one_worker
-from sparkdl.ensembles.members.member import Member, Models, Plan, member_error, with_others
+from sparkdl.ensembles.members.member import Member, FittedMembers, Plan, member_error, with_others
 from sparkdl.ensembles.resampling.feature_slicing import sliced
 from sparkdl.ensembles.resampling.validation_rows import with_validation_column
 from sparkdl.errors import Stopped
@@ -61,7 +61,7 @@ def in_threads(
         return pool.map(lambda one: one(), calls, chunksize=1)
 
 
-def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Models:
+def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> FittedMembers:
     """Fit the unfinished members, each in a thread of the driver.
 
     Several fits share a cache of the rows unless they are cached already. Raises the errors of ``fit_members``.
@@ -106,7 +106,7 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Mod
             count=len(members),
             stored=None if store is None else stored,
         ) from error
-    return Models.of(fitted, indices, restored)
+    return FittedMembers.of(fitted, indices, restored)
 
 
 def _fit_and_store(

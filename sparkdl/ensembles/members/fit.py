@@ -8,12 +8,12 @@ from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.base_learner import task_settings, trains_in_task
 from sparkdl.ensembles.members.driver_fits import fit_on_driver
-from sparkdl.ensembles.members.member import Member, Models, Plan
+from sparkdl.ensembles.members.member import Member, FittedMembers, Plan
 from sparkdl.ensembles.members.task_fits import fit_in_tasks
 from sparkdl.errors import SparkdlError, Stopped
 
 
-def fit_members(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Models:
+def fit_members(members: Sequence[Member], rows: DataFrame, plan: Plan) -> FittedMembers:
     """Train the unfinished members, which may be of several kinds, on rows with ids.
 
     If a member fails, the other members are still trained and stored.
@@ -33,7 +33,7 @@ def fit_members(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Model
             lots.append((job, [member]))
         else:
             lot.append(member)
-    fits, failures = list[Models](), list[SparkdlError]()
+    fits, failures = list[FittedMembers](), list[SparkdlError]()
     for job, lot in lots:
         try:
             fits.append((fit_on_driver if job is None else fit_in_tasks)(lot, rows, plan))
@@ -49,4 +49,4 @@ def fit_members(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Model
         for index, model, seconds in zip(fit.indices, fit.models, fit.seconds, strict=True)
     }
     restored = [index for fit in fits for index in fit.restored]
-    return Models.of(fitted, [member.index for member in members], restored)
+    return FittedMembers.of(fitted, [member.index for member in members], restored)

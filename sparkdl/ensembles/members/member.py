@@ -1,4 +1,4 @@
-"""Members of an ensemble before training (``Member``) and after it (``Models``), and the errors of failed members."""
+"""Members of an ensemble before training (``Member``) and after it (``FittedMembers``), and the errors of failed members."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.resampling.bootstrap import AllRows, Draw
 from sparkdl.ensembles.resampling.subspace import Subspace
 from sparkdl.errors import InvalidInput, SparkdlError, WorkerFailed
-from sparkdl.ml.fit_monitor import Watch
+from sparkdl.ml.fit_monitor import FitMonitor
 
 Reported = TypeVar("Reported", bound=Any)  # a model with ``history`` and ``report``
 
@@ -44,7 +44,7 @@ class Plan:
 
     store: MemberStore | None = None
     parallelism: int = 1
-    watch: Watch | None = None
+    watch: FitMonitor | None = None
 
     def reported(self, model: Reported) -> Reported:
         """Finish the monitor; return the model with its report. The run's directory gets history and timeline too."""
@@ -56,18 +56,18 @@ class Plan:
     def expect(self, count: int, restored: Sequence[int] = ()) -> None:
         """Emit the number of members, and an event for each restored one."""
         if self.watch is not None:
-            self.watch.logbook.note("members", {"count": count})
+            self.watch.event_log.note("members", {"count": count})
             for index in restored:
-                self.watch.logbook.note("member", {"member": index, "restored": True})
+                self.watch.event_log.note("member", {"member": index, "restored": True})
 
     def emit(self, index: int, seconds: float) -> None:
         """Emit the event of a trained member."""
         if self.watch is not None:
-            self.watch.logbook.note("member", {"member": index, "seconds": seconds})
+            self.watch.event_log.note("member", {"member": index, "seconds": seconds})
 
 
 @dataclass(frozen=True)
-class Models:
+class FittedMembers:
     """Fitted members, in their order.
 
     Attributes:
@@ -85,7 +85,7 @@ class Models:
     restored: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, fitted: Mapping[int, tuple[Any, float]], indices: Sequence[int], restored: Collection[int]) -> Models:
+    def of(cls, fitted: Mapping[int, tuple[Any, float]], indices: Sequence[int], restored: Collection[int]) -> FittedMembers:
         """The members with these indices; ``fitted`` has the model and the seconds of each."""
         models, seconds = [fitted[index][0] for index in indices], [fitted[index][1] for index in indices]
         return cls(models, [*indices], seconds, sorted({*indices} - {*restored}), sorted(restored))

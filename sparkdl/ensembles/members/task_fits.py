@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from sparkdl.cluster.tasks import TaskResult, TaskRunner
 from sparkdl.data.columns import InputColumn
 from sparkdl.data.transforms import Transforms
-from sparkdl.ensembles.members.member import Member, Models, Plan, with_others
+from sparkdl.ensembles.members.member import Member, FittedMembers, Plan, with_others
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_work import MemberWork
 from sparkdl.ensembles.resampling.subspace import masked
@@ -27,7 +27,7 @@ from sparkdl.errors import InvalidInput, WorkerLost
 from sparkdl.ml.derived_columns.class_weights import ClassWeights
 from sparkdl.ml.derived_columns.rows import ReadRows
 from sparkdl.ml.estimator import DistributedEstimator
-from sparkdl.ml.fit_spec import Fitted
+from sparkdl.ml.fit_spec import FitResult
 from sparkdl.ml.param_declaration import Scope
 from sparkdl.rounds.inspection import DataSummary, InspectShard, inspect_shards
 from sparkdl.spark.cluster import SparkCluster
@@ -35,13 +35,13 @@ from sparkdl.spark.columns import ROW_ID
 from sparkdl.training.objective.objective import Objective
 
 
-def fit_in_tasks(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Models:
+def fit_in_tasks(members: Sequence[Member], rows: DataFrame, plan: Plan) -> FittedMembers:
     """Train PyTorch members of one worker each that read the same columns; raises the errors of ``fit_members``."""
     with _packed(members, rows, plan) as (jobs, weights):
         return _fitted(members, jobs, plan, weights, all_rows=True)
 
 
-def fit_partitions(make: Callable[[int], Member], rows: DataFrame, plan: Plan) -> Models:
+def fit_partitions(make: Callable[[int], Member], rows: DataFrame, plan: Plan) -> FittedMembers:
     """Train one member per non-empty partition, on the rows of that partition; no row leaves it.
 
     ``make`` returns the member of a partition; the estimators differ in their seeds. Raises the errors of
@@ -67,19 +67,19 @@ def _packed(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Iterator[
         rows.sparkSession,
         1,
         allow_unencrypted=all(member.estimator.getAllowUnencrypted() for member in members),
-        event_directory=None if watch is None else watch.logbook.folder,
+        event_directory=None if watch is None else watch.event_log.folder,
         logs=base.getLogLevel(),
         title="sparkdl" if watch is None else watch.title,
         **base.settings("device", "taskCpus", "taskGpus"),
     )
-    listener = None if watch is None or not base.getTelemetry() else watch.logbook
+    listener = None if watch is None or not base.getTelemetry() else watch.event_log
     with cluster.map_reduce(read.frame, columns, shuffle=False, listener=listener) as jobs:
         yield jobs, read.class_weights
 
 
 def _fitted(
     members: Sequence[Member], jobs: TaskRunner, plan: Plan, weights: ClassWeights | None, *, all_rows: bool
-) -> Models:
+) -> FittedMembers:
     store, indices = plan.store, [member.index for member in members]
     objectives = _objectives(members, jobs)
     # Only its task can verify the rows of a partition's member.
@@ -116,7 +116,7 @@ def _fitted(
         member.index: _model(member.estimator, objectives[member.index], states[member.index], weights)
         for member in members
     }
-    return Models.of(fitted, indices, restored)
+    return FittedMembers.of(fitted, indices, restored)
 
 
 def _objectives(members: Sequence[Member], jobs: TaskRunner) -> dict[int, Objective]:
@@ -157,7 +157,7 @@ def _model(
         **({} if weights is None else {"class_weights": weights}),
     }
     packed = state["weights"].numpy().tobytes()
-    fitted = Fitted(packed, state["history"], entries, report["output"], report["inputs"])
+    fitted = FitResult(packed, state["history"], entries, report["output"], report["inputs"])
     return estimator.make_model(fitted, objective.model), state["seconds"]
 
 

@@ -18,7 +18,7 @@ from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training, train
 
-BREATH = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two attempts to store a member."""
 
 _TRIES = 3
@@ -100,4 +100,4 @@ def _write(store: MemberStore, index: int, state: dict[str, Any]) -> None:
         except OSError as error:
             if not left:
                 raise WorkerFailed(f"it is trained, but cannot be stored: {type(error).__name__}: {error}") from error
-        time.sleep(BREATH)
+        time.sleep(POLL_SECONDS)

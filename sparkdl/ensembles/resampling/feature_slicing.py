@@ -37,12 +37,12 @@ _SLICED = "sparkdl features"
 def sliced(base: Any, subspace: Subspace) -> Estimator[Any]:
     """A base whose last stage sees some of the features; its models read all features and can be saved."""
     if not isinstance(base, Pipeline):
-        return OfSubspace(base, subspace)
+        return SubspaceEstimator(base, subspace)
     *stages, last = base.getStages()
     return Pipeline(stages=[*stages, sliced(last, subspace)])
 
 
-class OfSubspace(Estimator[Model]):
+class SubspaceEstimator(Estimator[Model]):
     """An estimator, but no pipeline, on some of the features."""
 
     def __init__(self, estimator: Estimator[Any], subspace: Subspace) -> None:

@@ -67,11 +67,11 @@ class Saveable(Params, MLReadable[Any], MLWritable):
         return set()
 
     @classmethod
-    def restored(cls, saved: Saved) -> Any:
+    def restored(cls, saved: SavedInstance) -> Any:
         """Make an instance without its Params."""
         return cls(**{name: saved.fields[name] for name in cls.saved_fields})
 
-    def with_parts(self, saved: Saved) -> Any:
+    def with_parts(self, saved: SavedInstance) -> Any:
         """Set the Params that hold parts, after the other Params, and return the instance."""
         return self
 
@@ -108,7 +108,7 @@ def _revived(kind: Any, state: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Saved(SavedFolder):
+class SavedInstance(SavedFolder):
     """One saved instance, as its class reads it with Spark."""
 
     session: SparkSession
@@ -285,7 +285,7 @@ class Reader(MLReader[Any]):
             path = re.sub(r"\\(.)", r"\1", path)  # Spark's readers pass on the pattern that they get
         metadata, fields = self._metadata(path)
         trust = self._trust | session_trust(self.sparkSession)
-        saved = Saved(path, qualify(self.sparkSession, path), fields, trust, self.sparkSession)
+        saved = SavedInstance(path, qualify(self.sparkSession, path), fields, trust, self.sparkSession)
         try:
             instance: Any = self._kind.restored(saved)
             instance._resetUid(metadata["uid"])

@@ -23,12 +23,12 @@ def connect(tracking_uri: str | None) -> tuple[Any, bool]:
     mlflow = required("mlflow", EXTRA)
     current = str(mlflow.get_tracking_uri())
     uri = current if tracking_uri is None else tracking_uri
-    with answering(uri):
+    with translate_store_errors(uri):
         return mlflow.MlflowClient(uri), uri == current
 
 
 @contextmanager
-def answering(uri: str) -> Iterator[None]:
+def translate_store_errors(uri: str) -> Iterator[None]:
     """Convert the errors of a store in the block; raises ``InvalidInput`` if MLflow does not answer."""
     try:
         yield

@@ -29,10 +29,10 @@ _TURN = 2.0  # seconds; a new file does not wait longer for its name to be the l
 _BEYOND = 1 << 62  # larger than any step: a file that begins with it voids nothing
 
 
-class Curves:
+class ScalarCharts:
     """Scalars by step, and texts, in a mirror's folder or one inside it; ``steps`` has the valid steps in order."""
 
-    def __init__(self, mirror: Mirror, inner: str = "") -> None:
+    def __init__(self, mirror: EventFileMirror, inner: str = "") -> None:
         self.steps: list[int] = []
         self._mirror, self._inner = mirror, inner
         self._writer: Any = None
@@ -75,7 +75,7 @@ class Curves:
             self._writer.add_text(tag, text, 0 if void == _BEYOND else void)
 
 
-class Mirror:
+class EventFileMirror:
     """A folder at any URI, and folders in it: files are written on this host, and copied if the URI is elsewhere."""
 
     def __init__(self, uri: str, inner: tuple[str, ...]) -> None:

@@ -27,7 +27,7 @@ from sparkdl.io.optional_imports import required
 from sparkdl.io.redaction import public
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.report import Report
-from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, connect, experiment_id, make_experiment
+from sparkdl.ml.tracking.connection import EXTRA, REFUSED, translate_store_errors, connect, experiment_id, make_experiment
 from sparkdl.ml.tracking.mlflow_model import log_model, register, served_torch_model
 from sparkdl.ml.tracking.tracker import TrackerContext, read_row
 
@@ -38,7 +38,7 @@ _STOPPED = ("Stopped:", "KeyboardInterrupt:")  # errors of runs that a person st
 
 
 @dataclass(frozen=True)
-class Place:
+class MLflowDestination:
     """The MLflow run to log to; without ``run_id`` a new one, without ``experiment_id`` in a new experiment."""
 
     experiment_id: str | None
@@ -88,10 +88,10 @@ class MLflow(CheckedFields):
             InvalidInput: MLflow is not installed or cannot be reached, or the settings contradict the active run.
         """
         client, default = connect(self.tracking_uri)
-        with answering(client.tracking_uri):
+        with translate_store_errors(client.tracking_uri):
             active = required("mlflow", EXTRA).active_run() if default else None
             if active is None:
-                place = Place(experiment_id(client, self.experiment, default=default))
+                place = MLflowDestination(experiment_id(client, self.experiment, default=default))
             else:
                 place = self._beside(client, active.info)
         directory = {} if run.directory is None else {"sparkdl.runDir": public(run.directory)}
@@ -101,7 +101,7 @@ class MLflow(CheckedFields):
             tags = required("mlflow.tracking.context.registry", EXTRA).resolve_tags(tags)
         return _TrackedRun(self, client, replace(place, tags=tags), self.run_name or run.name)
 
-    def _beside(self, client: Any, active: Any) -> Place:
+    def _beside(self, client: Any, active: Any) -> MLflowDestination:
         experiment = client.get_experiment(active.experiment_id)
         if self.experiment not in (None, experiment.name):
             raise InvalidInput(
@@ -109,14 +109,14 @@ class MLflow(CheckedFields):
                 "same, none, or mlflow.end_run() before the fit."
             )
         if self.run_name is None:
-            return Place(active.experiment_id, run_id=active.run_id)
-        return Place(active.experiment_id, tags={_PARENT: active.run_id})
+            return MLflowDestination(active.experiment_id, run_id=active.run_id)
+        return MLflowDestination(active.experiment_id, tags={_PARENT: active.run_id})
 
 
 class _TrackedRun:
     """Logs one run."""
 
-    def __init__(self, settings: MLflow, client: Any, place: Place, name: str) -> None:
+    def __init__(self, settings: MLflow, client: Any, place: MLflowDestination, name: str) -> None:
         self._settings, self._client, self._place, self._name = settings, client, place, name
         self._run_id: str | None = None
         self._waiting: list[Any] = []

@@ -41,7 +41,7 @@ Described = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedColumns:
     """The columns of a verified pipeline, and the number of rows on which it predicts as Spark does."""
 
     inputs: list[Described]
@@ -53,9 +53,9 @@ class Verified:
         return asdict(self)
 
     @staticmethod
-    def of(values: dict[str, Any]) -> Verified:
+    def of(values: dict[str, Any]) -> VerifiedColumns:
         """Read the fields of ``json``."""
-        return Verified(values["inputs"], values["outputs"], values["rows"])
+        return VerifiedColumns(values["inputs"], values["outputs"], values["rows"])
 
     def served(self, path: str) -> ServedModel:
         """The pipeline in a folder, for MLflow."""
@@ -96,7 +96,7 @@ def _flat(stages: Sequence[Any]) -> Iterator[Params]:
             yield stage
 
 
-def verify(path: str, rows: DataFrame) -> Verified:
+def verify(path: str, rows: DataFrame) -> VerifiedColumns:
     """Compare the predictions of a saved pipeline, without Spark, with Spark's, on up to 500 rows.
 
     Raises:
@@ -133,7 +133,7 @@ def verify(path: str, rows: DataFrame) -> Verified:
         frame = predicted.to_pandas() if isinstance(predicted, pa.Table) else predicted
         for name in served.outputs:
             _compare(f"{name!r} from {form}", values[name], frame[name].tolist())
-    return Verified(inputs, served.output_types, len(collected))
+    return VerifiedColumns(inputs, served.output_types, len(collected))
 
 
 def _described(name: str, kind: T.DataType) -> Described:

@@ -16,9 +16,9 @@ from sparkdl import __version__
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields
 from sparkdl.io.optional_imports import required
-from sparkdl.ml.tracking.connection import EXTRA, REFUSED, answering, connect, experiment_id, make_experiment
+from sparkdl.ml.tracking.connection import EXTRA, REFUSED, translate_store_errors, connect, experiment_id, make_experiment
 from sparkdl.ml.tracking.mlflow_model import log_model, register
-from sparkdl.ml.tracking.pipeline_model import Verified, check_stages, verify
+from sparkdl.ml.tracking.pipeline_model import VerifiedColumns, check_stages, verify
 from sparkdl.spark.session import qualify
 
 VERSION_TAG = "sparkdl.pipeline.version"
@@ -63,7 +63,7 @@ class Registration(CheckedFields):
         """
         check_stages(stages)
         client, default = connect(self.tracking_uri)
-        with answering(client.tracking_uri):
+        with translate_store_errors(client.tracking_uri):
             experiment_id(client, self.experiment, default=default)
             client.search_registered_models(max_results=1)
 
@@ -96,11 +96,11 @@ class Registration(CheckedFields):
         return registered
 
     def log(
-        self, uri: str, verified: Verified, *, version: str, metrics: Mapping[str, float], tags: Mapping[str, str]
+        self, uri: str, verified: VerifiedColumns, *, version: str, metrics: Mapping[str, float], tags: Mapping[str, str]
     ) -> dict[str, str]:
         """Log a run, its metrics and the pipeline, and register it, unless ``version`` is registered already."""
         client, default = connect(self.tracking_uri)
-        with answering(client.tracking_uri):
+        with translate_store_errors(client.tracking_uri):
             experiment = experiment_id(client, self.experiment, default=default)
             experiment = experiment or make_experiment(client, self.experiment)
         run, found = self._earlier(client, experiment, version)

@@ -23,7 +23,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.fields import CheckedFields
 from sparkdl.io.optional_imports import required
-from sparkdl.ml.tracking.event_files import EXTRA, MODULE, Curves, Mirror
+from sparkdl.ml.tracking.event_files import EXTRA, MODULE, ScalarCharts, EventFileMirror
 from sparkdl.ml.tracking.tracker import TrackerContext, is_number, read_row
 
 _STEPS = "steps"
@@ -42,22 +42,22 @@ class TensorBoard(CheckedFields):
 
     folder: str | None = field(default=None, repr=False)
 
-    def prepare(self, run: TrackerContext) -> _Board:
+    def prepare(self, run: TrackerContext) -> _TensorBoardRun:
         """Make the object that logs this run; raises ``InvalidInput`` without a folder or tensorboard."""
         required(MODULE, EXTRA)
         folder = (run.directory and files.join(run.directory, "tb")) if self.folder is None else self.folder
         if folder is None:
             raise InvalidInput("TensorBoard has no folder, and the run has no runDir; expected one of them.")
         files.locate(folder)
-        return _Board(files.absolute(folder))
+        return _TensorBoardRun(files.absolute(folder))
 
 
-class _Board:
+class _TensorBoardRun:
     """The event files of one run."""
 
     def __init__(self, folder: str) -> None:
-        self._mirror = Mirror(folder, (_STEPS,))
-        self._rows, self._steps = Curves(self._mirror), Curves(self._mirror, _STEPS)
+        self._mirror = EventFileMirror(folder, (_STEPS,))
+        self._rows, self._steps = ScalarCharts(self._mirror), ScalarCharts(self._mirror, _STEPS)
 
     def on_start(self, run: TrackerContext) -> None:
         self._rows.text("configuration", _table(run.configuration))

@@ -61,7 +61,7 @@ from sparkdl.io.fields import CheckedFields, Natural, NonNegative, Positive, Rul
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import average, positive, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard
-from sparkdl.rounds.local_solvers import NewtonCG, Problem
+from sparkdl.rounds.local_solvers import NewtonCG, ShardProblem
 from sparkdl.rounds.parameters import flatten, module_of, rest, start, unflatten, weights_of
 from sparkdl.rounds.prox import Prox, penalised
 from sparkdl.training.objective.objective import Objective
@@ -79,7 +79,7 @@ class Solver(Protocol):
         """Whether it steps the objective's optimizer."""
 
     @abstractmethod
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: ShardProblem) -> None:
         """Set the problem's module to the solution."""
 
 
@@ -156,7 +156,7 @@ class ConsensusADMM(CheckedFields):
             d = u + state["beta"] * (u - memory["u"])
         module = module_of(objective, unflatten(x, state["weights"], names))
         v = (c - d).to(objective.device)
-        problem = Problem(objective, module, shard, state["mass"], rho, v, state["round"], key)
+        problem = ShardProblem(objective, module, shard, state["mass"], rho, v, state["round"], key)
         self.solver.solve(problem)
         x = problem.x.cpu()
         drawn = self.alpha * x + (1 - self.alpha) * c + d

@@ -36,7 +36,7 @@ from sparkdl.io.fields import BelowOne, CheckedFields, Count, NonNegative, Posit
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import average, positive, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard
-from sparkdl.rounds.local_training import Local, toward
+from sparkdl.rounds.local_training import LocalTraining, toward
 from sparkdl.rounds.parameters import Weights, flatten, load, module_of, rest, start, trainable, unflatten
 from sparkdl.training.objective.loss import Criterion
 from sparkdl.training.objective.objective import Objective
@@ -90,14 +90,14 @@ class FederatedAveraging(CheckedFields):
         """Train the shard's selected clients, one after the other."""
         if state["clients"] is None:
             counts = torch.zeros(shard.count, dtype=torch.float64)
-            counts[shard.index] = len(Clients.of(shard, self.client, objective.criterion()))
+            counts[shard.index] = len(ShardClients.of(shard, self.client, objective.criterion()))
             return {"clients": counts}, None
         w, others = flatten(state["weights"], state["names"]), rest(state["weights"], state["names"])
         zeros = {name: torch.zeros_like(tensor) for name, tensor in others.items()}
         total = {"delta": torch.zeros_like(w), **scaled(zeros, 0.0), **scalars(loss=0.0, clients=0.0)}
         chosen = self._chosen(state, shard.index)
         if chosen:
-            clients = Clients.of(shard, self.client, objective.criterion())
+            clients = ShardClients.of(shard, self.client, objective.criterion())
             training = _Training(self, objective, state, w)
             for index in chosen:
                 training.add(total, *clients[index])
@@ -162,7 +162,7 @@ class _Training:
 
     def add(self, total: Update, client: int, rows: Shard) -> None:
         algorithm, key = self._algorithm, (self._state["seed"], client)
-        local = Local(algorithm.epochs, algorithm.batch_size, self._state["round"], key, self._pull)
+        local = LocalTraining(algorithm.epochs, algorithm.batch_size, self._state["round"], key, self._pull)
         load(self._module, self._start)
         for name, buffer in self._module.named_buffers():
             buffer.copy_(self._buffers[name])
@@ -212,7 +212,7 @@ def packed(count: int, size: int, bits: int | None) -> int:
 
 
 @dataclass(frozen=True)
-class Clients:
+class ShardClients:
     """The clients of a shard whose rows have a positive weight, in the order of their ids."""
 
     shard: Shard  # the rows, as the only shard
@@ -221,7 +221,7 @@ class Clients:
     bounds: Tensor  # first and past-the-end index into ``rows``, [clients, 2]
 
     @staticmethod
-    def of(shard: Shard, name: str, criterion: Criterion) -> Clients:
+    def of(shard: Shard, name: str, criterion: Criterion) -> ShardClients:
         """The clients of a shard by its client column ``name``, which must hold integers; else raises InvalidInput."""
         column = _checked(shard, name)
         shard = as_only_shard(shard, criterion)
@@ -233,7 +233,7 @@ class Clients:
         weighing = torch.bincount(owners, masses, minlength=len(ids)) > 0
         last = counts.cumsum(0)
         bounds = torch.stack([last - counts, last], 1)
-        return Clients(shard, ids[weighing], rows, bounds[weighing])
+        return ShardClients(shard, ids[weighing], rows, bounds[weighing])
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -28,7 +28,7 @@ from sparkdl.io.fields import CheckedFields, Count, NonNegative
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import positive
 from sparkdl.rounds.evaluate import evaluate
-from sparkdl.rounds.line_search import Point, Search, begin, observe
+from sparkdl.rounds.line_search import SearchPoint, LineSearch, begin, observe
 from sparkdl.rounds.parameters import flatten, gradient_of, module_of, start, trainable, unflatten
 from sparkdl.rounds.prox import penalised
 from sparkdl.training.objective.objective import Objective
@@ -88,9 +88,9 @@ class LBFGS(CheckedFields):
             state |= {"best": point, "weights": unflatten(point["x"], state["weights"], state["names"])}
         if state["search"] is None:
             return self._descend({**state, "iterate": point}, [])
-        search = Search.from_json(state["search"])
+        search = LineSearch.from_json(state["search"])
         slope = float(point["gradient"] @ state["direction"])
-        after = observe(search, Point(search.t, point["value"], slope), most=self.maxls)
+        after = observe(search, SearchPoint(search.t, point["value"], slope), most=self.maxls)
         if after.status == "searching":
             return {**state, "search": asdict(after), "trial": state["iterate"]["x"] + after.t * state["direction"]}
         return self._accept(state, point) if after.status == "found" else self._failed(state, after)
@@ -132,7 +132,7 @@ class LBFGS(CheckedFields):
             return {**state, "pairs": pairs, "status": "converged: the last step decreased the objective too little"}
         return self._descend(state, pairs)
 
-    def _failed(self, state: State, search: Search) -> State:
+    def _failed(self, state: State, search: LineSearch) -> State:
         failed = f"the line search has found no step after {search.tries} evaluations"
         if state["best"]["value"] < state["iterate"]["value"]:
             return self._accept({**state, "note": f"{failed}; it continues from the best point"}, state["best"])
@@ -148,7 +148,7 @@ class LBFGS(CheckedFields):
         d = -two_loops(g, pairs)
         t = 1.0 if pairs else min(1.0, 1.0 / float(g.abs().sum()))
         slack = 10 * torch.finfo(g.dtype).eps * abs(value)
-        search = begin(Point(0.0, value, float(g @ d)), t, slack=slack)
+        search = begin(SearchPoint(0.0, value, float(g @ d)), t, slack=slack)
         return {**state, "direction": d, "search": asdict(search), "trial": x + t * d}
 
 

@@ -18,7 +18,7 @@ from sparkdl.io.fields import CheckedFields, Count
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import average, scalars, scaled
 from sparkdl.rounds.evaluate import as_only_shard
-from sparkdl.rounds.local_training import Local
+from sparkdl.rounds.local_training import LocalTraining
 from sparkdl.rounds.parameters import averaged, module_of, start, trainable, weights_of
 from sparkdl.training.objective.objective import Objective
 
@@ -52,7 +52,7 @@ class ParallelSGD(CheckedFields):
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Train on the shard from the common weights."""
         module = module_of(objective, state["weights"])
-        local = Local(self.epochs, self.shard_batch_size, state["round"], (state["seed"], shard.index))
+        local = LocalTraining(self.epochs, self.shard_batch_size, state["round"], (state["seed"], shard.index))
         shard = as_only_shard(shard, objective.criterion())
         loss, _ = local.train(objective, module, shard)
         mass = shard.mass()

@@ -12,7 +12,7 @@ _MOST = 4  # findings in one line
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckResult:
     """The result of one check.
 
     Attributes:
@@ -31,11 +31,11 @@ class Check:
         return f"{self.status:4}  {self.name:18}  {' '.join(self.text.split())}"
 
 
-def judged(name: str, findings: Sequence[str], remedy: str, *, otherwise: str) -> Check:
+def check_result(name: str, findings: Sequence[str], remedy: str, *, otherwise: str) -> CheckResult:
     """A failure with its findings and what to do about them; without any, ``ok`` with the text ``otherwise``."""
     if not findings:
-        return Check(name, "ok", otherwise)
-    return Check(name, "FAIL", f"{listed(findings)}. {remedy}")
+        return CheckResult(name, "ok", otherwise)
+    return CheckResult(name, "FAIL", f"{listed(findings)}. {remedy}")
 
 
 def listed(findings: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.net.protocol import Endpoint
-from sparkdl.spark.diagnosis.check import Check, judged
+from sparkdl.spark.diagnosis.check import CheckResult, check_result
 from sparkdl.spark.diagnosis.connections import unique
 from sparkdl.spark.session import executors
 from sparkdl.spark.slots.capacity import (
@@ -37,16 +37,16 @@ CHANNEL = "Set spark.driver.host to an address of the driver that executors reac
 RUN_DIRECTORY = "Set runDir to a directory that all hosts share and may write, such as hdfs:// or s3://."
 
 
-def executors_check(reports: Reports, errors: Sequence[str], registered: int) -> Check:
+def executors_check(reports: Reports, errors: Sequence[str], registered: int) -> CheckResult:
     """Whether tasks ran on all executors, and without errors."""
     hosts = sorted({report["host"] for report in reports})
     text = f"Python tasks ran on {reached(reports)}: {', '.join(hosts) or 'none'}"
     findings = unique(error.rstrip(".") for error in errors)
     findings += [f"{text}, but {registered} are registered"] if len(distinct(reports)) < registered else []
-    return judged("executors", findings, BUSY, otherwise=text)
+    return check_result("executors", findings, BUSY, otherwise=text)
 
 
-def versions_check(reports: Reports, driver: Mapping[str, tuple[str | None, str]]) -> Check:
+def versions_check(reports: Reports, driver: Mapping[str, tuple[str | None, str]]) -> CheckResult:
     """Whether all executors have the driver's versions; builds of one version, such as for CUDA, may differ."""
     findings = []
     for report in reports:
@@ -59,7 +59,7 @@ def versions_check(reports: Reports, driver: Mapping[str, tuple[str | None, str]
                 texts.append(f"{name} {version}, on the driver {ours or 'none'}")
         findings += [f"{report['host']} has {', '.join(texts)}"] if texts else []
     same = ", ".join(f"{name} {version}" for name, (version, _) in driver.items())
-    return judged("versions", unique(findings), VERSIONS, otherwise=f"{same} on driver and executors")
+    return check_result("versions", unique(findings), VERSIONS, otherwise=f"{same} on driver and executors")
 
 
 def missing_modules(reports: Reports) -> list[str]:
@@ -72,7 +72,7 @@ def _release(version: str) -> str:
     return version.partition("+")[0]
 
 
-def gloo_check(reports: Reports) -> Check:
+def gloo_check(reports: Reports) -> CheckResult:
     """Whether torch has gloo on all executors."""
     findings = []
     for report in reports:
@@ -80,10 +80,10 @@ def gloo_check(reports: Reports) -> Check:
         if not has_gloo:
             version = report["versions"]["torch"][0] or "cannot be imported"
             findings.append(f"{report['host']}: {error or f'torch {version} has no gloo'}")
-    return judged("gloo", unique(findings), GLOO, otherwise=f"torch has gloo on {reached(reports)}")
+    return check_result("gloo", unique(findings), GLOO, otherwise=f"torch has gloo on {reached(reports)}")
 
 
-def disk_check(reports: Reports, min_free_gb: float) -> Check:
+def disk_check(reports: Reports, min_free_gb: float) -> CheckResult:
     """Whether all local directories are writable and have space."""
     findings, free = [], []
     for report in reports:
@@ -97,16 +97,16 @@ def disk_check(reports: Reports, min_free_gb: float) -> Check:
                 findings.append(f"{place} has {size / _GB:.1f} GB free: {expected}")
     size, place = min(free, default=(0, "no folder"))
     least = f"the least free space is {size / _GB:.1f} GB in {place}"
-    return judged("disk", unique(findings), DISK, otherwise=f"{reached(reports)} can write local files; {least}")
+    return check_result("disk", unique(findings), DISK, otherwise=f"{reached(reports)} can write local files; {least}")
 
 
-def channel_check(reports: Reports, endpoint: Endpoint | None, listen_error: str) -> Check:
+def channel_check(reports: Reports, endpoint: Endpoint | None, listen_error: str) -> CheckResult:
     """Whether all executors reach the driver's channel.
 
     If the driver cannot listen, ``endpoint`` is None, and ``listen_error`` has the reason.
     """
     if endpoint is None:
-        return Check("driver", "FAIL", f"the driver cannot listen for executors: {listen_error} {CHANNEL}")
+        return CheckResult("driver", "FAIL", f"the driver cannot listen for executors: {listen_error} {CHANNEL}")
     findings = []
     for report in reports:
         errors, error = report["probes"]["channel"]
@@ -114,10 +114,10 @@ def channel_check(reports: Reports, endpoint: Endpoint | None, listen_error: str
         findings += [f"{report['host']} cannot connect to the driver, {'; '.join(reasons)}"] if reasons else []
     address = f"{endpoint.addresses[0]} port {endpoint.port}"
     connected = f"{reached(reports)} can connect to the driver at {address}"
-    return judged("driver", unique(findings), CHANNEL, otherwise=connected)
+    return check_result("driver", unique(findings), CHANNEL, otherwise=connected)
 
 
-def run_directory_check(reports: Reports) -> Check:
+def run_directory_check(reports: Reports) -> CheckResult:
     """Whether all executors see a file that the driver wrote."""
     findings = []
     for report in reports:
@@ -125,7 +125,7 @@ def run_directory_check(reports: Reports) -> Check:
         if not shared:
             reason = f" ({error})" if error else ""
             findings.append(f"{report['host']} does not see what the driver wrote there{reason}")
-    return judged(
+    return check_result(
         "run directory", unique(findings), RUN_DIRECTORY, otherwise=f"shared by the driver and {reached(reports)}"
     )
 
@@ -145,28 +145,28 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def dynamic_allocation_check(spark: SparkSession) -> Check:
+def dynamic_allocation_check(spark: SparkSession) -> CheckResult:
     """Whether Spark runs barrier stages."""
     name = "dynamic allocation"
     try:
         check_setting(spark, allow_unencrypted=True)
     except ClusterUnavailable as error:
-        return Check(name, "FAIL", f"{error.message} Only strategies in rounds, such as ParallelSGD, run with it.")
-    return Check(name, "ok", "spark.dynamicAllocation.enabled is not true, so gangs can run")
+        return CheckResult(name, "FAIL", f"{error.message} Only strategies in rounds, such as ParallelSGD, run with it.")
+    return CheckResult(name, "ok", "spark.dynamicAllocation.enabled is not true, so gangs can run")
 
 
-def encryption_check(spark: SparkSession, *, allow_unencrypted: bool) -> Check:
+def encryption_check(spark: SparkSession, *, allow_unencrypted: bool) -> CheckResult:
     """Whether plain text is allowed, if Spark encrypts."""
     try:
         check_encryption(spark, allow_unencrypted=allow_unencrypted)
     except InvalidInput as error:
-        return Check("encryption", "FAIL", f"{error.message} The doctor's argument is allow_unencrypted.")
+        return CheckResult("encryption", "FAIL", f"{error.message} The doctor's argument is allow_unencrypted.")
     names = ", ".join(encrypted(spark))
     accepted = f"{names} is true, and allow_unencrypted accepts that sparkdl does not encrypt"
-    return Check("encryption", "ok", accepted if names else "Spark encrypts neither connections nor files")
+    return CheckResult("encryption", "ok", accepted if names else "Spark encrypts neither connections nor files")
 
 
-def slots_check(spark: SparkSession, num_workers: int | None, timeout: float) -> Check:
+def slots_check(spark: SparkSession, num_workers: int | None, timeout: float) -> CheckResult:
     """Whether the executors offer enough slots.
 
     Args:
@@ -183,11 +183,11 @@ def slots_check(spark: SparkSession, num_workers: int | None, timeout: float) ->
     except ClusterUnavailable as error:
         if ever is not None and size > ever > 0:  # other checks need the executors
             slots_check(spark, ever, timeout)
-        return Check("slots", "FAIL", error.message)
+        return CheckResult("slots", "FAIL", error.message)
     now, number = find_slots(spark).now or 0, registered(spark)
     each, most = -(-now // number), "there is no limit" if ever is None else f"{ever} are configured"
     slots = f"{counted(now, 'task slot')} on {counted(number, 'executor')}, up to {each} on each; {most}"
-    return Check("slots", "ok", f"{slots}; {counted(num_workers or now, 'worker')}")
+    return CheckResult("slots", "ok", f"{slots}; {counted(num_workers or now, 'worker')}")
 
 
 def registered(spark: SparkSession) -> int:

@@ -22,8 +22,8 @@ from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.net.addresses import interface_of, listen, worker_address
 from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.address_exchange import DriverExchange, Rendezvous
-from sparkdl.spark.diagnosis.check import Check, judged, listed
-from sparkdl.spark.diagnosis.link import LinkSpeed, answering, measure
+from sparkdl.spark.diagnosis.check import CheckResult, check_result, listed
+from sparkdl.spark.diagnosis.link import LinkSpeed, answer_measurements, measure
 
 CONNECT = 5.0
 """Seconds until a connection fails."""
@@ -61,7 +61,7 @@ class WorkerAddress:
 
 
 @dataclass(frozen=True)
-class Connected:
+class ConnectionReport:
     """The report of a worker: its address, an error for each rank that it cannot reach, and the link to the next."""
 
     worker: WorkerAddress
@@ -81,7 +81,7 @@ class ConnectionTask:
     end: Endpoint  # of the driver, where workers wait for each other
     timeout: float  # seconds until a wait for the other workers ends
 
-    def run(self, rows: Iterable[Any]) -> Iterator[tuple[int, Connected]]:
+    def run(self, rows: Iterable[Any]) -> Iterator[tuple[int, ConnectionReport]]:
         """Yield the rank and the report of this worker."""
         deque(rows, maxlen=0)
         with ExitStack() as stack:
@@ -92,7 +92,7 @@ class ConnectionTask:
             errors = connect(workers, self.rank)
             link = None if errors else measure_next(workers, self.rank)
             self._exchange(self.end, "connected")  # until all have connected
-        yield self.rank, Connected(worker, errors, link)
+        yield self.rank, ConnectionReport(worker, errors, link)
 
     def _exchange(self, endpoint: Endpoint, line: str) -> Sequence[str]:
         return Rendezvous(DriverExchange(endpoint, self.rank, self.size, absent), self.timeout)(line)
@@ -102,7 +102,7 @@ class ConnectionTask:
         try:
             address = worker_address(0, [task.address, *self.peers], override=self.network)
             listening = stack.enter_context(listen(address))
-            stack.enter_context(answering(listening))
+            stack.enter_context(answer_measurements(listening))
         except InvalidInput as error:
             return WorkerAddress(host, error=error.message)
         except OSError as error:
@@ -153,17 +153,17 @@ def measure_next(workers: Sequence[WorkerAddress], rank: int) -> LinkSpeed | Non
     return measure(following, workers[following].address, workers[following].port)
 
 
-def interface_check(workers: Sequence[WorkerAddress]) -> Check:
+def interface_check(workers: Sequence[WorkerAddress]) -> CheckResult:
     """Whether every worker has an address that other hosts can dial."""
     several = len({worker.host for worker in workers}) > 1
     findings = [f"{worker.host}: {worker.error.rstrip('.')}" for worker in workers if worker.error]
     if several:
         findings += [f"{worker}: other hosts cannot reach a loopback address" for worker in workers if worker.loopback]
     used = [str(worker) for worker in workers]
-    return judged("interface", unique(findings), INTERFACE, otherwise=f"a gang uses {listed(unique(used))}")
+    return check_result("interface", unique(findings), INTERFACE, otherwise=f"a gang uses {listed(unique(used))}")
 
 
-def connections_check(reports: Sequence[Connected]) -> Check:
+def connections_check(reports: Sequence[ConnectionReport]) -> CheckResult:
     """Whether all hosts can connect to each other."""
     workers = [report.worker for report in reports]
     ranks = representatives(workers)
@@ -174,33 +174,33 @@ def connections_check(reports: Sequence[Connected]) -> Check:
     ]
     lacking = unique(worker.host for worker in workers if worker.error)
     if lacking and not findings:
-        return Check("connections", "skip", f"not all hosts have an address: {listed(lacking)}")
+        return CheckResult("connections", "skip", f"not all hosts have an address: {listed(lacking)}")
     hosts, pairs = len({worker.host for worker in workers}), len(ranks) * (len(ranks) - 1)
     connected = f"all {pairs} connections between {hosts} hosts" if pairs else "all workers are on one host"
-    return judged("connections", findings, REACHABLE, otherwise=connected)
+    return check_result("connections", findings, REACHABLE, otherwise=connected)
 
 
-def link_check(reports: Sequence[Connected]) -> Check:
+def link_check(reports: Sequence[ConnectionReport]) -> CheckResult:
     """The slowest link between hosts, as arguments of ``sparkdl plan``."""
     workers = [report.worker for report in reports]
     if any(report.errors for report in reports) or any(worker.error for worker in workers):
-        return Check("link", "skip", "not all hosts can connect to each other")
+        return CheckResult("link", "skip", "not all hosts can connect to each other")
     links = [(report.worker, report.link) for report in reports if report.link]
     findings = [f"{worker} to {workers[link.rank]}: {link.error}" for worker, link in links if link.error]
     if findings or not links:
-        return judged("link", findings, FLOWING, otherwise="all workers are on one host")
+        return check_result("link", findings, FLOWING, otherwise="all workers are on one host")
     worker, slowest = min(links, key=lambda link: link[1].bandwidth)
     latency = max(link.latency for _, link in links)
     text = f"the slowest of {len(links)} links is from {worker} to {workers[slowest.rank]}"
     rounded = float(f"{slowest.bandwidth:.3g}")
-    return Check("link", "ok", f"{text}; sparkdl plan --bandwidth {rounded:g} --latency {latency:.2g}")
+    return CheckResult("link", "ok", f"{text}; sparkdl plan --bandwidth {rounded:g} --latency {latency:.2g}")
 
 
-def absent_check(workers: Sequence[WorkerAddress], size: int, errors: Sequence[str]) -> Check:
+def absent_check(workers: Sequence[WorkerAddress], size: int, errors: Sequence[str]) -> CheckResult:
     """The failure of a check of interfaces in which only the workers of ``workers`` reached the driver."""
     hosts = ", ".join(unique(worker.host for worker in workers)) or "no host"
     text = f"{len(workers)} of {size} workers reached the driver, from {hosts}"
-    return judged("interface", [text, *unique(errors)], ABSENT, otherwise="")
+    return check_result("interface", [text, *unique(errors)], ABSENT, otherwise="")
 
 
 def unique(texts: Iterable[str]) -> list[str]:

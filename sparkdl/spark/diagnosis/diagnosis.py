@@ -22,7 +22,7 @@ from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.address_exchange import AddressBook
 from sparkdl.spark.cluster import SparkCluster, driver_channel
 from sparkdl.spark.diagnosis import examination
-from sparkdl.spark.diagnosis.check import Check
+from sparkdl.spark.diagnosis.check import CheckResult
 from sparkdl.spark.diagnosis.checks import (
     Reports,
     channel_check,
@@ -39,7 +39,7 @@ from sparkdl.spark.diagnosis.checks import (
     versions_check,
 )
 from sparkdl.spark.diagnosis.connections import (
-    Connected,
+    ConnectionReport,
     ConnectionTask,
     WorkerAddress,
     absent_check,
@@ -76,14 +76,14 @@ class Diagnosis:
     _blocked: str = field(default="", init=False)  # why no executor can be checked
     _missing: Sequence[str] = field(default=(), init=False)  # modules that some executor lacks
 
-    def checks(self) -> Iterator[Check]:
+    def checks(self) -> Iterator[CheckResult]:
         """Run all checks, and yield each as soon as it is done."""
         for check in self._all():
             if check.status != "ok":
                 self._failed.add(check.name)
             yield check
 
-    def _all(self) -> Iterator[Check]:
+    def _all(self) -> Iterator[CheckResult]:
         yield dynamic_allocation_check(self.spark)
         yield encryption_check(self.spark, allow_unencrypted=self.allow_unencrypted)
         # Under dynamic allocation Spark starts executors on demand.
@@ -102,7 +102,7 @@ class Diagnosis:
 
     # ---- executors ---------------------------------------------------------------------------------------------------
 
-    def _executors(self) -> Iterator[Check]:
+    def _executors(self) -> Iterator[CheckResult]:
         names = [*_OF_EXECUTORS, *(["run directory"] if self.run_directory else [])]
         known, endpoint, listen_error = registered(self.spark), None, ""
         with ExitStack() as stack:
@@ -114,13 +114,13 @@ class Diagnosis:
         yield executors_check(reports, errors, 1 if self._dynamic else known)
         if not reports:
             self._blocked = "no task could examine the executors"
-            yield from (Check(name, "skip", self._blocked) for name in names)
+            yield from (CheckResult(name, "skip", self._blocked) for name in names)
             return
         self._missing = missing_modules(reports)
         yield versions_check(reports, next(examination.examine({}, 0.0, ()))["versions"])
         reports = [report for report in reports if report["versions"]["sparkdl"][0] is not None]
         if not reports:
-            yield from (Check(name, "skip", "no executor can import sparkdl") for name in names[1:])
+            yield from (CheckResult(name, "skip", "no executor can import sparkdl") for name in names[1:])
             return
         yield gloo_check(reports)
         yield disk_check(reports, self.min_free_gb)
@@ -144,24 +144,24 @@ class Diagnosis:
 
     # ---- gangs -------------------------------------------------------------------------------------------------------
 
-    def _connections(self) -> Iterator[Check]:
+    def _connections(self) -> Iterator[CheckResult]:
         names = ("interface", "connections", "link")
         if reason := self._obstacle(["dynamic allocation", "driver"], ["sparkdl"]):
-            yield from (Check(name, "skip", reason) for name in names)
+            yield from (CheckResult(name, "skip", reason) for name in names)
             return
         size = max(1, self._now)
         book = AddressBook(size, self.timeout)
         reports, errors = self._connected(size, book)
         if errors:
             yield absent_check([WorkerAddress(**json.loads(line)) for line in book.lines], size, errors)
-            yield from (Check(name, "skip", "some workers reported no address") for name in names[1:])
+            yield from (CheckResult(name, "skip", "some workers reported no address") for name in names[1:])
             return
         in_order = [report for _, report in sorted(reports)]
         yield interface_check([report.worker for report in in_order])
         yield connections_check(in_order)
         yield link_check(in_order)
 
-    def _connected(self, size: int, book: AddressBook) -> tuple[list[tuple[int, Connected]], Sequence[str]]:
+    def _connected(self, size: int, book: AddressBook) -> tuple[list[tuple[int, ConnectionReport]], Sequence[str]]:
         context, network = self.spark.sparkContext, setting(self.spark, "spark.sparkdl.network") or None
         peers = tuple(map(split_host, executors(self.spark)))
         with ExitStack() as stack:
@@ -175,11 +175,11 @@ class Diagnosis:
         stack.callback(book.close)
         return channel.endpoint
 
-    def _all_reduce(self) -> Check:
+    def _all_reduce(self) -> CheckResult:
         name = "all-reduce"
         needed = ("dynamic allocation", "encryption", "gloo", "interface", "connections")
         if reason := self._obstacle(needed, examination.MODULES):
-            return Check(name, "skip", reason)
+            return CheckResult(name, "skip", reason)
         size = max(1, min(self.num_workers or self._now, self._now))
         cluster = SparkCluster(
             self.spark,
@@ -194,13 +194,13 @@ class Diagnosis:
             with deadline(self.spark, 3 * self.timeout, "an all-reduce"):
                 sums = cluster.gang(all_reduce)
         except SparkdlError as error:
-            return Check(name, "FAIL", error.message if str(error.place) == "" else f"{error.message} [{error.place}]")
+            return CheckResult(name, "FAIL", error.message if str(error.place) == "" else f"{error.message} [{error.place}]")
         seconds, expected = time.monotonic() - begin, size * (size + 1) / 2
         if sums != [expected] * size:
-            return Check(
+            return CheckResult(
                 name, "FAIL", f"gloo returned the sums {sums}; expected {expected:g} on each of {size} workers"
             )
-        return Check(name, "ok", f"gloo summed a tensor over {counted(size, 'worker')}; the gang took {seconds:.1f} s")
+        return CheckResult(name, "ok", f"gloo summed a tensor over {counted(size, 'worker')}; the gang took {seconds:.1f} s")
 
     def _obstacle(self, checks: Sequence[str], modules: Sequence[str]) -> str:
         if self._blocked:

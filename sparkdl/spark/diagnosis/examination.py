@@ -34,7 +34,7 @@ def examine(probes: Mapping[str, bytes], hold: float, rows: Iterable[Any]) -> It
         "host": socket.gethostname(),
         "executor": os.environ.get("SPARK_LOCAL_DIRS", ""),  # each executor has folders of its own
         "versions": {"Python": (f"{sys.version_info.major}.{sys.version_info.minor}", ""), **versions},
-        "probes": {name: outcome(pickled) for name, pickled in probes.items()},
+        "probes": {name: probe_result(pickled) for name, pickled in probes.items()},
     }
     time.sleep(max(0.0, ends - time.monotonic()))
     yield report
@@ -48,7 +48,7 @@ def version_of(module: str) -> tuple[str | None, str]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def outcome(pickled: bytes) -> tuple[Any, str]:
+def probe_result(pickled: bytes) -> tuple[Any, str]:
     """The value of a pickled callable, and the error if it raises or cannot be unpickled."""
     try:
         return pickle.loads(pickled)(), ""  # noqa: S301 - the driver sends it

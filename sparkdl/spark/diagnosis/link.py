@@ -47,7 +47,7 @@ class LinkSpeed:
 
 
 @contextmanager
-def answering(listening: socket.socket) -> Iterator[None]:
+def answer_measurements(listening: socket.socket) -> Iterator[None]:
     """Answer measurements, and connections without data, until the block ends."""
 
     def serve(ended: threading.Event) -> None:

@@ -41,7 +41,7 @@ MOMENTS = ("on_start", "on_step", "on_validation_start", "on_validation_end", "o
 
 
 @dataclass
-class Requests:
+class CallbackRequests:
     """The requests of one worker's callbacks in the current epoch.
 
     Attributes:
@@ -81,7 +81,7 @@ class CallbackContext:
     steps: int
     history: list[dict[str, Any]] = field(default_factory=list)
     local_mean: Callable[[], float | None] = field(default=lambda: None, repr=False)
-    requests: Requests = field(default_factory=Requests, repr=False)
+    requests: CallbackRequests = field(default_factory=CallbackRequests, repr=False)
     on_access: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def __getattribute__(self, name: str) -> Any:
@@ -119,7 +119,7 @@ class CallbackContext:
                 raise InvalidInput(f"run.log got {name}={value!r}; expected a number.") from error
 
 
-def agreed(requests: Sequence[Requests], columns: Mapping[str, Any]) -> Requests:
+def merge_requests(requests: Sequence[CallbackRequests], columns: Mapping[str, Any]) -> CallbackRequests:
     """The requests of all workers, by rank, as one; raises InvalidInput if the row's ``columns`` have a logged name."""
     logged: dict[str, list[float]] = {}
     for worker in requests:
@@ -131,7 +131,7 @@ def agreed(requests: Sequence[Requests], columns: Mapping[str, Any]) -> Requests
     means = {
         name: values[0] if len({*values}) == 1 else math.fsum(values) / len(values) for name, values in logged.items()
     }
-    return Requests(next((worker.stop for worker in requests if worker.stop), None), means)
+    return CallbackRequests(next((worker.stop for worker in requests if worker.stop), None), means)
 
 
 def on_every_rank(callback: Any) -> bool:

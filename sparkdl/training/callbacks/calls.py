@@ -10,7 +10,7 @@ from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.step_timer import enter_phase
-from sparkdl.training.callbacks.callback import CallbackContext, Requests, agreed, on_every_rank
+from sparkdl.training.callbacks.callback import CallbackContext, CallbackRequests, merge_requests, on_every_rank
 from sparkdl.training.layouts.replica_check import ReplicaCheck
 from sparkdl.training.trainer_state import TrainerState
 
@@ -57,16 +57,16 @@ class CallbackCalls:
         state = self._state
         if state.training.callbacks:
             row = state.history[-1]
-            requests = agreed(state.group.gather(state.requests), row)
+            requests = merge_requests(state.group.gather(state.requests), row)
             row |= requests.logged
             state.stopping.reason = state.stopping.reason or requests.stop
-            state.requests = Requests()
+            state.requests = CallbackRequests()
         state.start_epoch()
 
     def end(self) -> None:
         """Call ``on_end`` after the last epoch; raises InvalidInput if a callback stops or logs in it."""
         self._call("on_end")
-        if self._state.requests != Requests():
+        if self._state.requests != CallbackRequests():
             raise InvalidInput(
                 "a callback called run.log or run.stop in on_end, after the last epoch; expected on_epoch."
             )

@@ -103,11 +103,11 @@ def in_channels_last(inputs: tuple[Input, ...]) -> tuple[Input, ...]:
 
 
 @contextmanager
-def tf32(*, wanted: bool, device: torch.device) -> Iterator[None]:
-    """Let GPUs multiply float32 matrices in TF32 in the block, if it is ``wanted``; convolutions do by default."""
-    if wanted and device.type != "cuda":
+def tf32(*, enabled: bool, device: torch.device) -> Iterator[None]:
+    """Let GPUs multiply float32 matrices in TF32 in the block, if it is ``enabled``; convolutions do by default."""
+    if enabled and device.type != "cuda":
         warnings.warn("tf32=True is ignored: only GPUs have TF32.", stacklevel=2)
-    if not wanted or device.type != "cuda":
+    if not enabled or device.type != "cuda":
         yield
         return
     matmul: Any = torch.backends.cuda.matmul

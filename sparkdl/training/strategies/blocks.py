@@ -40,35 +40,35 @@ class BlockCounter:
         self.steps = 0
         self.warn = warn
         self._every = every
-        self._settled = False  # whether a block had all its steps, or a warning said that none has
+        self._length_checked = False  # whether a block had all its steps, or a warning said that none has
 
     def step(self) -> bool:
         """Count a step; return whether it ends the block."""
         self.steps += 1
         if self.steps < self._every:
             return False
-        self.steps, self._settled = 0, True
+        self.steps, self._length_checked = 0, True
         return True
 
     def end_epoch(self) -> bool:
         """End the block with the epoch; return whether it has steps. Warns once if no block has had all its steps."""
         steps, self.steps = self.steps, 0
-        if steps and not self._settled:
+        if steps and not self._length_checked:
             if self.warn:
                 notify(
                     f"every={self._every} is ignored: the epoch ended its only block after step {steps} of "
                     f"{self._every}, with an exchange of all workers. Lower every, or batchSize."
                 )
-            self._settled = True
+            self._length_checked = True
         return bool(steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Steps of the block, and whether a warning is needless."""
-        return {"steps": self.steps, "settled": self._settled}
+        return {"steps": self.steps, "settled": self._length_checked}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        self.steps, self._settled = state["steps"], state["settled"]
+        self.steps, self._length_checked = state["steps"], state["settled"]
 
 
 class ParameterSum:

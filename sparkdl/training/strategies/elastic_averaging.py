@@ -76,26 +76,26 @@ class ElasticAveragingSync(LocalSteps):
     def __init__(self, strategy: ElasticAveraging, replica: Replica, group: Group) -> None:
         super().__init__(replica, group, strategy.every, strategy.reduce, strategy.bucket_bytes)
         self._strategy = strategy
-        self._own: dict[int, Tensor] = {}  # x_i by parameter, while the module has the center
+        self._worker_weights: dict[int, Tensor] = {}  # x_i by parameter, while the module has the center
         # On one worker the center is the replica.
         alone = group.size == 1
         self._center = [value.detach() if alone else value.detach().clone() for value in replica.parameters]
 
     def start_epoch(self) -> None:
         """Put this worker's own weights back into the module."""
-        self._fill(self._own)
-        self._own = {}
+        self._fill(self._worker_weights)
+        self._worker_weights = {}
 
     def detach(self) -> None:
         """Leave the center in the module."""
-        if not self._own:
+        if not self._worker_weights:
             self._equalise()
 
     def state_dict(self) -> dict[str, Any]:
         """The block's progress and, unless the module has it, the center; this worker's weights if it has."""
-        center = {} if self._own else by_index(self._center)
+        center = {} if self._worker_weights else by_index(self._center)
         replicated = {"block": self._block.state_dict(), "center": center}
-        return {"replicated": replicated, "own": self._own, "reduction": self._sum.reduction.state_dict()}
+        return {"replicated": replicated, "own": self._worker_weights, "reduction": self._sum.reduction.state_dict()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -104,7 +104,7 @@ class ElasticAveragingSync(LocalSteps):
         self._block.load_state_dict(replicated["block"])
         for index, parameter in enumerate(self.replica.parameters):
             self._center[index].copy_(replicated["center"].get(index, parameter))
-        self._own = state.get("own", {})
+        self._worker_weights = state.get("own", {})
         if "reduction" in state:
             self._sum.reduction.load_state_dict(state["reduction"])
 
@@ -112,7 +112,7 @@ class ElasticAveragingSync(LocalSteps):
         """End the block, and put the center into the module."""
         if self._block.end_epoch():
             self._exchange()
-        self._own = by_index([parameter.detach().clone() for parameter in self.replica.parameters])
+        self._worker_weights = by_index([parameter.detach().clone() for parameter in self.replica.parameters])
         self._fill(by_index(self._center))
 
     @torch.no_grad()

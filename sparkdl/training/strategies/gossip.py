@@ -100,7 +100,7 @@ class GossipSync(LocalSteps):
         super().__init__(replica, group, strategy.every, None, strategy.bucket_bytes)
         self._strategy = strategy
         self._exchanges = 0
-        self._apart = False  # whether this worker has stepped since all replicas were equal
+        self._diverged = False  # whether this worker has stepped since all replicas were equal
 
     @property
     def bytes_per_step(self) -> int:
@@ -112,12 +112,12 @@ class GossipSync(LocalSteps):
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Take a local step; exchange if the block ends."""
-        self._apart = True
+        self._diverged = True
         super().update(clock, batch)
 
     def detach(self) -> None:
         """Set all replicas to their mean, unless they are."""
-        if self._apart:
+        if self._diverged:
             self._equalise()
 
     @torch.no_grad()
@@ -128,7 +128,7 @@ class GossipSync(LocalSteps):
             torch.div(x, self.group.size, out=term)
         self._sum.exchange()
         self._fill()
-        self._apart = False
+        self._diverged = False
 
     def state_dict(self) -> dict[str, Any]:
         """The block's progress, and the number of exchanges, from which random pairs follow."""

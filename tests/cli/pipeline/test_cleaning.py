@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.ml.feature import FeatureHasher
 
 from sparkdl.cli.exit_codes import BadInput
-from sparkdl.cli.pipeline.cleaning import Clean, Split
+from sparkdl.cli.pipeline.cleaning import CleaningStage, SplitStage
 from sparkdl.cli.pipeline.spark_errors import reading_rows
 from sparkdl.errors import InvalidInput
 
@@ -31,7 +31,7 @@ def values(rows, split, column):
 
 
 def test_sql_cleans_rows(raw):
-    clean = Clean(
+    clean = CleaningStage(
         columns={"text": "cast(trim(text) as int)", "double": "2 * text"},
         label="cast(answer like 'yes%' as int)",
         where="maybe is not null",
@@ -44,19 +44,19 @@ def test_sql_cleans_rows(raw):
 
 
 def test_missing_columns_raise_except_those_of_the_label_of_rows_to_score(raw):
-    clean = Clean(columns={"text": "trim(text)"}, label="answer = 'yes'", drop=["answer"])
+    clean = CleaningStage(columns={"text": "trim(text)"}, label="answer = 'yes'", drop=["answer"])
     assert clean(raw.drop("answer"), labelled=False).columns == ["id", "text", "maybe"]
     with pytest.raises(BadInput, match=r"rows with the columns id, text, maybe cannot be cleaned: .*answer"):
         clean(raw.drop("answer"), labelled=True)
     for where in ("nobody > 3", "this is no sql"):
         with pytest.raises(BadInput, match="rows with the columns id, text, answer, maybe cannot be cleaned"):
-            Clean(where=where)(raw, labelled=True)
+            CleaningStage(where=where)(raw, labelled=True)
     with pytest.raises(BadInput, match="split needs the columns who; the rows have id, text"):
-        Split(hash=["who"])(raw, DAY)
+        SplitStage(hash=["who"])(raw, DAY)
 
 
 def test_split_by_a_hash_is_the_same_on_any_partition(raw):
-    split = Split(share=0.25)
+    split = SplitStage(share=0.25)
     train, validation = values(raw, split, "id")
     assert not train & validation
     assert train | validation == set(range(200))
@@ -64,14 +64,14 @@ def test_split_by_a_hash_is_the_same_on_any_partition(raw):
     assert values(raw.repartition(3), split, "id") == [train, validation]
     twice = raw.union(raw)
     assert twice.where(split(twice, DAY)).count() == 2 * len(validation)  # equal rows have the same side
-    assert not set.intersection(*values(raw, Split(hash=["text"], share=0.5), "text"))
+    assert not set.intersection(*values(raw, SplitStage(hash=["text"], share=0.5), "text"))
 
 
 @pytest.mark.parametrize("kind", ["date", "timestamp", "string"])
 def test_last_days_are_validation_rows_and_later_ones_are_left_out(spark, kind):
     days = [(str(DAY - timedelta(days=n)),) for n in range(-3, 20)]
     rows = spark.createDataFrame(days, "day string").selectExpr(f"cast(day as {kind}) as day")
-    sides = values(rows, Split(date="day", days=7), "day")
+    sides = values(rows, SplitStage(date="day", days=7), "day")
     train, validation = (sorted(str(day)[:10] for day in side) for side in sides)
     assert validation == [str(DAY - timedelta(days=n)) for n in range(6, -1, -1)]
     assert train == [str(DAY - timedelta(days=n)) for n in range(19, 6, -1)]
@@ -79,7 +79,7 @@ def test_last_days_are_validation_rows_and_later_ones_are_left_out(spark, kind):
 
 def test_split_rejects_date_and_hash():
     with pytest.raises(InvalidInput, match="split has date and hash; expected one of them"):
-        Split(date="day", hash=["id"])
+        SplitStage(date="day", hash=["id"])
 
 
 # ---- errors of Spark --------------------------------------------------------------------------------------------

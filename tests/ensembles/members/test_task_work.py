@@ -14,7 +14,7 @@ from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.cluster.tasks import mapped
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.ensembles.members import fit, task_work
-from sparkdl.ensembles.members.member import Member, Models, Plan
+from sparkdl.ensembles.members.member import Member, FittedMembers, Plan
 from sparkdl.ensembles.members.task_work import MemberWork
 from sparkdl.ensembles.resampling.bootstrap import AllRows
 from sparkdl.io.pickling import ship
@@ -41,9 +41,9 @@ def test_a_member_trains_on_the_device_of_its_task(monkeypatch):
 def test_members_of_one_job_have_equal_tasks(monkeypatch):
     jobs: list[list[int]] = []
 
-    def fit_in_tasks(members: Any, rows: Any, plan: Any) -> Models:
+    def fit_in_tasks(members: Any, rows: Any, plan: Any) -> FittedMembers:
         jobs.append([member.index for member in members])
-        return Models([None] * len(members), jobs[-1], [0.0] * len(members))
+        return FittedMembers([None] * len(members), jobs[-1], [0.0] * len(members))
 
     monkeypatch.setattr(fit, "fit_in_tasks", fit_in_tasks)
     monkeypatch.setattr(fit, "trains_in_task", lambda base, spark: True)  # as on executors with GPUs

@@ -18,7 +18,7 @@ from sparkdl.data.sampler import generator
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging, packed, quantised, quantised_each
 from sparkdl.rounds.evaluate import as_only_shard
-from sparkdl.rounds.local_training import Local
+from sparkdl.rounds.local_training import LocalTraining
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
 from sparkdl.training.objective.objective import Objective
@@ -111,7 +111,7 @@ def trained(table: pa.Table, client: int, rounds: int, *, epochs: int, batch_siz
     (shard,) = ShardedData([table], COLUMNS, 1).shards()
     module = module_of(SQUARES, FED_SGD.init(SQUARES, 3)["weights"])
     for number in range(rounds):
-        local = Local(epochs, batch_size, number, (3, client))
+        local = LocalTraining(epochs, batch_size, number, (3, client))
         local.train(SQUARES, module, as_only_shard(shard, SQUARES.criterion()))
     return vector(module.state_dict())
 

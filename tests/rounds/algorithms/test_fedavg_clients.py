@@ -15,7 +15,7 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.algorithms.fedavg import Clients, FederatedAveraging
+from sparkdl.rounds.algorithms.fedavg import ShardClients, FederatedAveraging
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective.objective import Objective
 
@@ -46,7 +46,7 @@ def run(data: pa.Table, columns: Columns = COLUMNS, loss: nn.Module | None = Non
 def rows_of(data: pa.Table, columns: Columns) -> dict[int, list[int]]:
     """Client -> ids of its rows, in order."""
     (shard,) = ShardedData([data], columns, 1).shards()
-    clients = Clients.of(shard, "client", Objective(partial(nn.Linear, 2, 1), nn.MSELoss()).criterion())
+    clients = ShardClients.of(shard, "client", Objective(partial(nn.Linear, 2, 1), nn.MSELoss()).criterion())
     rows = {}
     for index in range(len(clients)):
         name, own = clients[index]

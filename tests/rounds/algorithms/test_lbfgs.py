@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sparkdl.rounds.algorithms.lbfgs import LBFGS, two_loops
-from sparkdl.rounds.line_search import C1, C2, Point, Search, begin, observe
+from sparkdl.rounds.line_search import C1, C2, SearchPoint, LineSearch, begin, observe
 from sparkdl.rounds.loop import Round, Rounds
 from sparkdl.rounds.parameters import flatten
 from tests.contracts.algorithm_contract import (
@@ -39,12 +39,12 @@ FUNCTIONS = {
 }
 
 
-def searched(f, slope, search: Search, most: int) -> tuple[Search, list[float]]:
+def searched(f, slope, search: LineSearch, most: int) -> tuple[LineSearch, list[float]]:
     """The search after its end, and the steps that it tried."""
     tried = []
     while search.status == "searching":
         tried.append(search.t)
-        search = observe(Search.from_json(asdict(search)), Point(search.t, f(search.t), slope(search.t)), most=most)
+        search = observe(LineSearch.from_json(asdict(search)), SearchPoint(search.t, f(search.t), slope(search.t)), most=most)
     return search, tried
 
 
@@ -52,7 +52,7 @@ def searched(f, slope, search: Search, most: int) -> tuple[Search, list[float]]:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_found_step_satisfies_wolfe_conditions(name: str, first: float) -> None:
     f, slope = FUNCTIONS[name]
-    start = Point(0.0, f(0.0), slope(0.0))
+    start = SearchPoint(0.0, f(0.0), slope(0.0))
     search, _ = searched(f, slope, begin(start, first), 60)
     assert search.status == "found"
     assert f(search.t) <= start.value + C1 * search.t * start.slope
@@ -63,7 +63,7 @@ def test_infinite_values_shorten_step() -> None:
     _, tried = searched(
         lambda t: -t if t < 0.5 else math.inf,
         lambda t: -1.0 if t < 0.3 else math.nan,
-        begin(Point(0.0, 0.0, -1.0), 10.0),
+        begin(SearchPoint(0.0, 0.0, -1.0), 10.0),
         12,
     )
     assert all(later < 10 for later in tried[1:])
@@ -71,7 +71,7 @@ def test_infinite_values_shorten_step() -> None:
 
 
 def test_search_along_rising_function_fails() -> None:
-    search, _ = searched(lambda t: 1.0 + t, lambda t: 1.0, begin(Point(0.0, 0.0, -1.0), 1.0), 10)
+    search, _ = searched(lambda t: 1.0 + t, lambda t: 1.0, begin(SearchPoint(0.0, 0.0, -1.0), 1.0), 10)
     assert (search.status, search.low.t) == ("failed", 0.0)
 
 
@@ -164,5 +164,5 @@ def test_step_of_infinite_loss_is_shortened():
     )
     assert not algorithm.converged(after)
     assert after["best"]["value"] == second["best"]["value"]
-    assert 0 < Search.from_json(after["search"]).t < Search.from_json(second["search"]).t
+    assert 0 < LineSearch.from_json(after["search"]).t < LineSearch.from_json(second["search"]).t
     assert all(torch.equal(after["weights"][name], tensor) for name, tensor in first["weights"].items())

@@ -6,7 +6,7 @@ import pytest
 
 from sparkdl.net.addresses import listen
 from sparkdl.spark.diagnosis.connections import (
-    Connected,
+    ConnectionReport,
     WorkerAddress,
     absent_check,
     connect,
@@ -69,14 +69,14 @@ def test_workers_that_do_not_reach_the_driver():
 
 
 def test_connections():
-    assert connections_check([Connected(ONE), Connected(TWO)]).text == "all 2 connections between 2 hosts"
-    assert connections_check([Connected(ONE), Connected(ONE)]).text == "all workers are on one host"
-    check = connections_check([Connected(ONE, {1: "no answer within 5 s"}), Connected(TWO), Connected(LOST)])
+    assert connections_check([ConnectionReport(ONE), ConnectionReport(TWO)]).text == "all 2 connections between 2 hosts"
+    assert connections_check([ConnectionReport(ONE), ConnectionReport(ONE)]).text == "all workers are on one host"
+    check = connections_check([ConnectionReport(ONE, {1: "no answer within 5 s"}), ConnectionReport(TWO), ConnectionReport(LOST)])
     assert check.status == "FAIL"
     assert check.text.startswith(
         "one (10.0.0.1, eth0) cannot connect to two (10.0.0.2, eth0): no answer within 5 s. Open all ports"
     )
-    assert connections_check([Connected(ONE), Connected(LOST)]).status == "skip"
+    assert connections_check([ConnectionReport(ONE), ConnectionReport(LOST)]).status == "skip"
 
 
 # ---- links ----------------------------------------------------------------------------------------------------------
@@ -96,21 +96,21 @@ def test_one_worker_per_host_measures_the_link_to_the_next(monkeypatch):
 
 def test_slowest_link_gives_the_arguments_of_plan():
     check = link_check(
-        [Connected(ONE, {}, LinkSpeed(1, 941.23, 1e-4)), Connected(TWO, {}, LinkSpeed(0, 93.7, 5.21e-5))]
+        [ConnectionReport(ONE, {}, LinkSpeed(1, 941.23, 1e-4)), ConnectionReport(TWO, {}, LinkSpeed(0, 93.7, 5.21e-5))]
     )
     assert check.status == "ok"
     assert check.text == (
         "the slowest of 2 links is from two (10.0.0.2, eth0) to one (10.0.0.1, eth0); "
         "sparkdl plan --bandwidth 93.7 --latency 0.0001"
     )
-    assert link_check([Connected(ONE), Connected(ONE)]).text == "all workers are on one host"
+    assert link_check([ConnectionReport(ONE), ConnectionReport(ONE)]).text == "all workers are on one host"
 
 
 def test_link_without_data_fails_and_missing_connections_skip_it():
-    check = link_check([Connected(ONE, {}, LinkSpeed(1, error="no data within 5 s")), Connected(TWO)])
+    check = link_check([ConnectionReport(ONE, {}, LinkSpeed(1, error="no data within 5 s")), ConnectionReport(TWO)])
     assert check.status == "FAIL"
     assert check.text.startswith(
         "one (10.0.0.1, eth0) to two (10.0.0.2, eth0): no data within 5 s. The hosts connect, but"
     )
-    for report in (Connected(ONE, {1: "no answer within 5 s"}), Connected(LOST)):
-        assert link_check([report, Connected(TWO)]).status == "skip"
+    for report in (ConnectionReport(ONE, {1: "no answer within 5 s"}), ConnectionReport(LOST)):
+        assert link_check([report, ConnectionReport(TWO)]).status == "skip"

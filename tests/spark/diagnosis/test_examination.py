@@ -11,7 +11,7 @@ import pytest
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.spark.diagnosis import examination
-from sparkdl.spark.diagnosis.check import Check, judged, listed
+from sparkdl.spark.diagnosis.check import CheckResult, check_result, listed
 from sparkdl.spark.diagnosis.checks import (
     channel_check,
     disk_check,
@@ -21,7 +21,7 @@ from sparkdl.spark.diagnosis.checks import (
     run_directory_check,
     versions_check,
 )
-from sparkdl.spark.diagnosis.examination import examine, outcome, version_of
+from sparkdl.spark.diagnosis.examination import examine, probe_result, version_of
 from sparkdl.spark.diagnosis.job import cause, collect_each
 from sparkdl.spark.diagnosis.probes import ChannelProbe, disks
 from sparkdl.telemetry.channel import Channel
@@ -58,7 +58,7 @@ def test_broken_module_is_a_result(monkeypatch, tmp_path):
     assert version_of("broken_module") == (None, "OSError: libtorch.so: cannot open shared object file")
     assert version_of("absent_module") == (None, "ModuleNotFoundError: No module named 'absent_module'")
     packed = b"cabsent_module\ncall\n."  # a pickle of a function in it
-    assert outcome(packed) == (None, "ModuleNotFoundError: No module named 'absent_module'")
+    assert probe_result(packed) == (None, "ModuleNotFoundError: No module named 'absent_module'")
 
 
 def test_examination_needs_only_python():
@@ -139,13 +139,13 @@ def test_channel_of_driver():
 
 
 def test_line_has_status_name_and_text():
-    assert Check("disk", "ok", "2 GB\n free").line == "ok    disk                2 GB free"
-    assert Check("dynamic allocation", "FAIL", "on").line == "FAIL  dynamic allocation  on"
+    assert CheckResult("disk", "ok", "2 GB\n free").line == "ok    disk                2 GB free"
+    assert CheckResult("dynamic allocation", "FAIL", "on").line == "FAIL  dynamic allocation  on"
 
 
 def test_check_fails_with_findings_and_remedy():
-    assert judged("disk", [], "Free space.", otherwise="2 GB free") == Check("disk", "ok", "2 GB free")
-    assert judged("disk", ["a", "b"], "Free space.", otherwise="") == Check("disk", "FAIL", "a; b. Free space.")
+    assert check_result("disk", [], "Free space.", otherwise="2 GB free") == CheckResult("disk", "ok", "2 GB free")
+    assert check_result("disk", ["a", "b"], "Free space.", otherwise="") == CheckResult("disk", "FAIL", "a; b. Free space.")
 
 
 def test_long_list_of_findings_is_counted():

@@ -9,7 +9,7 @@ import pytest
 from sparkdl.io.threads import in_background
 from sparkdl.net.addresses import listen
 from sparkdl.spark.diagnosis import link
-from sparkdl.spark.diagnosis.link import answering, measure
+from sparkdl.spark.diagnosis.link import answer_measurements, measure
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def listening():
 
 def test_bandwidth_and_latency_after_a_connection_without_data(listening, monkeypatch):
     monkeypatch.setattr(link, "_BYTES", 1 << 20)
-    with answering(listening):
+    with answer_measurements(listening):
         socket.create_connection(listening.getsockname()).close()
         speeds = [measure(rank, *listening.getsockname()) for rank in (1, 2)]
     assert [(speed.rank, speed.error) for speed in speeds] == [(1, ""), (2, "")]
@@ -31,7 +31,7 @@ def test_stream_ends_in_time_on_a_slow_link(listening, monkeypatch):
     monkeypatch.setattr(link, "_BEFORE", 0.0)
     monkeypatch.setattr(link, "_SECONDS", 1e-9)
     monkeypatch.setattr(link, "_BYTES", 1 << 60)
-    with answering(listening):
+    with answer_measurements(listening):
         speed = measure(1, *listening.getsockname())
     assert speed.error == ""
     assert speed.bandwidth > 0

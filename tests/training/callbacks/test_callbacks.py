@@ -19,7 +19,7 @@ from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import read_state
 from sparkdl.training.callbacks.ema import EMA
 from sparkdl.training.loop import Training
-from sparkdl.training.spec import Trained
+from sparkdl.training.spec import TrainingResult
 from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts.strategy_contract import ROWS, Case, numbers
 from tests.contracts.work import Net
@@ -32,7 +32,7 @@ def training(*callbacks: Any, **others: Any) -> Training:
     return replace(case.training(AllReduce()), callbacks=callbacks, **others)
 
 
-def fit(cluster: Any, trained: Training) -> list[Trained]:
+def fit(cluster: Any, trained: Training) -> list[TrainingResult]:
     return cluster.gang(trained, numbers(), Case().columns())
 
 

@@ -184,11 +184,11 @@ def test_channels_are_last_in_weights_and_inputs():
 def test_tf32_holds_within_the_block_on_gpus_only():
     matmul: Any = torch.backends.cuda.matmul
     before = matmul.fp32_precision
-    with tf32(wanted=True, device=torch.device("cuda")):
+    with tf32(enabled=True, device=torch.device("cuda")):
         assert matmul.fp32_precision == "tf32"
     assert matmul.fp32_precision == before
     ignored = pytest.warns(UserWarning, match="tf32=True is ignored: only GPUs")
-    with ignored, tf32(wanted=True, device=torch.device("cpu")):
+    with ignored, tf32(enabled=True, device=torch.device("cpu")):
         assert matmul.fp32_precision == before
 
 

@@ -22,7 +22,7 @@ from sparkdl.training.cost.traffic import Hosts, Traffic, all_reduce, at_once
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce
 from sparkdl.training.strategies.reducers.exact import ExactReduction
-from sparkdl.training.strategies.reducers.pending import Finished, OneExchange
+from sparkdl.training.strategies.reducers.pending import FinishedReduce, OneExchange
 from sparkdl.training.strategies.reducers.residuals import check_real
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -62,7 +62,7 @@ class CastReduction(ExactReduction):
     def start(self, bucket: Bucket) -> PendingReduce:
         """Round the gradients and start their all-reduce; half precision could not count many workers."""
         if self._group.size == 1:
-            return Finished()
+            return FinishedReduce()
         full, half = self._casts[bucket.index]
         half.copy_(full)
         exchanges = [self._group.sum_(tensor, wait=False) for tensor in (half, bucket.used)]

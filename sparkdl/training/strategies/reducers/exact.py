@@ -55,7 +55,7 @@ class ExactReduction:
             work: PendingReduce = exchange
             return work
         self._last[bucket.index] = exchange
-        return OnStream(exchange)
+        return StreamReduce(exchange)
 
     def state_dict(self) -> dict[str, Any]:
         """An empty state, once no sum is pending: a checkpoint holds no step whose sum failed."""
@@ -69,7 +69,7 @@ class ExactReduction:
 
 
 @dataclass(frozen=True)
-class OnStream:
+class StreamReduce:
     """A pending sum of NCCL for which the current stream waits, and the thread does not."""
 
     work: Any

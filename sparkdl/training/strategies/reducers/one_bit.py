@@ -39,7 +39,7 @@ from sparkdl.training.cost.traffic import Hosts, Traffic, all_gather, all_reduce
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.exact import ring_bytes
-from sparkdl.training.strategies.reducers.pending import Finished, OneExchange, TwoExchanges
+from sparkdl.training.strategies.reducers.pending import FinishedReduce, OneExchange, TwoExchanges
 from sparkdl.training.strategies.reducers.residuals import (
     check_real,
     drop_nonfinite_,
@@ -105,7 +105,7 @@ class OneBitReduction:
     def start(self, bucket: Bucket) -> PendingReduce:
         """Quantise the gradients, and start to send each stripe to its owner."""
         if self._group.size == 1:
-            return Finished()
+            return FinishedReduce()
         striped = self._striped[bucket.index]
         striped.steps += 1
         if not striped.compresses:

@@ -11,7 +11,7 @@ from sparkdl.training.strategies.reducers import PendingReduce
 
 
 @dataclass(frozen=True)
-class Finished(PendingReduce):
+class FinishedReduce(PendingReduce):
     """A reduction in a group of one: the buffer already holds the sum."""
 
     def wait(self) -> None:
@@ -52,7 +52,7 @@ class TwoExchanges(PendingReduce):
 
     started: deque[TwoExchanges]
     proceed: Callable[[], PendingReduce]
-    _rest: PendingReduce = field(default_factory=Finished)
+    _rest: PendingReduce = field(default_factory=FinishedReduce)
 
     def __post_init__(self) -> None:
         self.started.append(self)

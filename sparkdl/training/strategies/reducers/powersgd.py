@@ -37,7 +37,7 @@ from sparkdl.training.cost.traffic import Hosts, Traffic, all_reduce
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
 from sparkdl.training.strategies.reducers.exact import ring_bytes
-from sparkdl.training.strategies.reducers.pending import Finished, OneExchange, TwoExchanges
+from sparkdl.training.strategies.reducers.pending import FinishedReduce, OneExchange, TwoExchanges
 from sparkdl.training.strategies.reducers.residuals import (
     check_real,
     drop_nonfinite_,
@@ -118,7 +118,7 @@ class PowerSGDReduction:
     def start(self, bucket: Bucket) -> PendingReduce:
         """Start to sum P, together with the uncompressed gradients."""
         if self._group.size == 1:
-            return Finished()
+            return FinishedReduce()
         low_rank = self._low_rank[bucket.index]
         low_rank.steps += 1
         if not low_rank.compresses:
@@ -177,7 +177,7 @@ class _LowRank:
         self.first = like.new_zeros(sum(len(matrix) * rank for matrix, rank in matrices) + exact)
         self.second = like.new_zeros(sum(matrix.shape[1] * rank for matrix, rank in matrices))
         self._uncompressed = self.first[len(self.first) - exact :]
-        self._own = torch.empty_like(self.second)
+        self._own_factors = torch.empty_like(self.second)
         self._factors: list[_Factors] = []
         at = [0, 0, 0]
         for matrix, rank in matrices:
@@ -207,14 +207,14 @@ class _LowRank:
         for one in self._factors:
             one.P.copy_(torch.linalg.qr(one.P).Q)
             torch.mm(one.P.t(), one.M, out=one.Q)
-        self._own.copy_(self.second)
+        self._own_factors.copy_(self.second)
 
     def subtract(self) -> None:
         """Keep the residuals M - P Q^T with this worker's Q."""
         sizes = [one.Q.numel() for one in self._factors]
-        for one, own in zip(self._factors, torch.split(self._own, sizes), strict=True):
+        for one, own in zip(self._factors, torch.split(self._own_factors, sizes), strict=True):
             one.M.addmm_(one.P, own.view_as(one.Q), alpha=-1)
-        drop_nonfinite_(self.residual, self._own)
+        drop_nonfinite_(self.residual, self._own_factors)
 
     def multiply(self) -> None:
         for one in self._factors:

@@ -29,7 +29,7 @@ from sparkdl.io.fields import CheckedFields, Share
 from sparkdl.training.cost.traffic import Hosts, Traffic, all_gather, at_once
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
-from sparkdl.training.strategies.reducers.pending import Finished, OneExchange
+from sparkdl.training.strategies.reducers.pending import FinishedReduce, OneExchange
 from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, load_tensors, zero_residual
 
 
@@ -78,7 +78,7 @@ class TopKReduction:
     def start(self, bucket: Bucket) -> PendingReduce:
         """Select the largest elements and start to gather them."""
         if self._group.size == 1:
-            return Finished()
+            return FinishedReduce()
         sparse = self._sparse[bucket.index]
         sparse.select()
         exchanges = [
