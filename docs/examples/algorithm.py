@@ -28,16 +28,16 @@ class GradientDescent(Algorithm):
 
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         module = module_of(objective, state["weights"])
-        loss, mass = evaluate(objective, module, shard)
-        return {"gradient": gradient_of(trainable(module)), **scalars(loss=loss, mass=mass)}, None
+        loss, denominator = evaluate(objective, module, shard)
+        return {"gradient": gradient_of(trainable(module)), **scalars(loss=loss, denominator=denominator)}, None
 
     def reduce(self, one: Update, other: Update) -> Update:
         return add(one, other)
 
     def apply(self, state: State, update: Update) -> State:
         weights, names = state["weights"], state["names"]
-        after = flatten(weights, names) - self.lr * update["gradient"] / update["mass"]
-        loss = float(update["loss"] / update["mass"])
+        after = flatten(weights, names) - self.lr * update["gradient"] / update["denominator"]
+        loss = float(update["loss"] / update["denominator"])
         return {**state, "weights": unflatten(after, weights, names), "round": state["round"] + 1, "loss": loss}
 
     def converged(self, state: State) -> bool:

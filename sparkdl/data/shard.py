@@ -75,7 +75,7 @@ class Shard:
         scan(self, terms)
         return self if terms.values is None else replace(self, denominators=terms.values)
 
-    def mass(self) -> float:
+    def denominator(self) -> float:
         """The rows' weight in the loss: the sum of their denominator terms."""
         if self.denominators is None:
             return float(self.rows)

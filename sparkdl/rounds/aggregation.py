@@ -33,11 +33,11 @@ def average(update: Update, like: Mapping[str, Tensor]) -> Update:
     return {name: rounded[name].to(tensor.dtype) if name in rounded else tensor for name, tensor in like.items()}
 
 
-def positive(mass: Tensor) -> float:
-    """The total mass of the rows; raises InvalidInput if it is 0."""
-    if not float(mass):
+def positive(denominator: Tensor) -> float:
+    """The total denominator of the rows; raises InvalidInput if it is 0."""
+    if not float(denominator):
         raise InvalidInput("no row weighs anything: all weights are 0, or all labels are ignored.")
-    return float(mass)
+    return float(denominator)
 
 
 def scalars(**values: Tensor | float) -> Update:

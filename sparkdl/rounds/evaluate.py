@@ -1,4 +1,4 @@
-"""The objective over a shard without training: loss, mass, gradient and metrics.
+"""The objective over a shard without training: loss, denominator, gradient and metrics.
 
     F_k(w) = sum_{i in k} a_i l_i(w)      M_k = sum_{i in k} a_i m_i      L(w) = sum_k F_k(w) / sum_k M_k
 
@@ -72,7 +72,7 @@ def batches(shard: Shard, size: int | None = None, device: torch.device = _CPU) 
 def summed_losses(
     objective: Objective, module: nn.Module, shard: Shard, rows: Iterable[Batch] | None = None
 ) -> Iterator[tuple[Tensor, float]]:
-    """The summed loss and the mass of each batch of a single shard, in evaluation mode, for backward passes.
+    """The summed loss and the denominator of each batch of a single shard, in evaluation mode, for backward passes.
 
     ``rows`` are the shard's batches; by default they are read on the objective's device.
     """
@@ -93,13 +93,13 @@ def evaluate(objective: Objective, module: nn.Module, shard: Shard) -> tuple[Ten
 
     It adds the gradient of ``F_k`` to the parameters' ``grad``, and leaves the module in evaluation mode.
     """
-    mass = torch.zeros((), dtype=torch.float64)
-    total = mass.to(objective.device, copy=True)
+    denominator = torch.zeros((), dtype=torch.float64)
+    total = denominator.to(objective.device, copy=True)
     for loss, weight in summed_losses(objective, module, as_only_shard(shard, objective.criterion())):
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach().double()
-        mass += weight
-    return total.cpu(), mass
+        denominator += weight
+    return total.cpu(), denominator
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,8 @@ class InspectShard:
         note = {"fingerprint": str(marks.result()), "rows": rows, "bounds": bounds}
         shard = replace(as_only(shard), denominators=terms.values)
         parts = (shard,) if shard.columns.validation is None else (shard.subset(rows, ()) for rows in shard.split())
-        masses = {"columns": shard.columns, "mass": [part.mass() for part in parts]}
-        return {}, note | masses | self._probe(shard, bounds)
+        denominators = {"columns": shard.columns, "denominator": [part.denominator() for part in parts]}
+        return {}, note | denominators | self._probe(shard, bounds)
 
     def _probe(self, shard: Shard, bounds: LabelBounds) -> dict[str, Any]:
         if not shard.rows:
@@ -82,8 +82,8 @@ def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:
     _, notes = jobs.run(work, {})
     training, validation = (tuple(note["rows"][kind] for note in notes) for kind in (0, 1))
     columns: Columns = notes[0]["columns"]
-    mass, *held_out = (sum(masses) for masses in zip(*(note["mass"] for note in notes), strict=True))
-    check_split(sum(training), None if columns.validation is None else sum(validation), mass, sum(held_out))
+    trained, *held_out = (sum(terms) for terms in zip(*(note["denominator"] for note in notes), strict=True))
+    check_split(sum(training), None if columns.validation is None else sum(validation), trained, sum(held_out))
     inputs, output = ([note[name] for note in notes if note[name] is not None] for name in ("inputs", "output"))
     if work.classes is not None:
         check_bounds([note["bounds"] for note in notes], work.classes.of_output(next(iter(output), None)))

@@ -2,9 +2,9 @@
 
     x = argmin_x  f(x) = F(x)/M + rho/2 ||x - v||^2
 
-``F`` is the sum of the shard's losses, ``M`` the mass of all shards' rows and ``v = z - u``. ``ConjugateGradient`` and
-``NewtonCG`` use conjugate gradients (M. Hestenes and E. Stiefel, Methods of conjugate gradients for solving linear
-systems, 1952), with Hessian-vector products from a second backward pass. ``NewtonCG`` is thus an inexact Newton method,
+``F`` is the sum of the shard's losses, ``M`` the denominator of all shards' mean loss, and ``v = z - u``.
+``ConjugateGradient`` and ``NewtonCG`` use conjugate gradients (M. Hestenes and E. Stiefel, Methods of conjugate
+gradients for solving linear systems, 1952), with Hessian-vector products from a second backward pass. ``NewtonCG`` is thus an inexact Newton method,
 Newton-CG, rather than L-BFGS: a product costs only a backward pass through the stored graph, and wherever ``F`` is
 convex, ``f`` is strongly convex.
 """
@@ -56,7 +56,7 @@ class ShardProblem:
     objective: Objective
     module: nn.Module
     shard: Shard  # of ``as_only_shard``
-    mass: float  # M
+    denominator: float  # M
     rho: float  # of one shard
     v: Tensor  # [n]
     round: int
@@ -89,15 +89,15 @@ class ShardProblem:
             gradient += torch.cat([part.detach().flatten() for part in gradients])
             graphs.append(gradients)
         delta = x - self.v
-        value = total / self.mass + self.rho / 2 * float(delta.double().square().sum())
+        value = total / self.denominator + self.rho / 2 * float(delta.double().square().sum())
 
         def product(d: Tensor) -> Tensor:
             enter_phase("backward")
-            curved = self._curved(graphs, d) / self.mass + self.rho * d
+            curved = self._curved(graphs, d) / self.denominator + self.rho * d
             enter_phase("update")
             return curved
 
-        return TaylorExpansion(x, value, gradient / self.mass + self.rho * delta, product)
+        return TaylorExpansion(x, value, gradient / self.denominator + self.rho * delta, product)
 
     @cached_property
     def _held(self) -> list[Batch] | None:
@@ -214,7 +214,7 @@ class LocalSGDSolver(CheckedFields):
     def solve(self, problem: ShardProblem) -> None:
         # Local training minimises the shard's mean loss, so that the quadratic is scaled accordingly.
         """Set the module to the result of the epochs."""
-        pull = toward(problem.v, problem.rho * problem.mass / problem.shard.mass())
+        pull = toward(problem.v, problem.rho * problem.denominator / problem.shard.denominator())
         local = LocalTraining(self.epochs, self.batch_size, problem.round, problem.key, pull)
         local.train(problem.objective, problem.module, problem.shard)
 

@@ -37,30 +37,30 @@ class LocalTraining:
     def train(self, objective: Objective, module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:
         """Train the module in place on a single shard (``as_only_shard``); raises InvalidInput if a loss is not finite.
 
-        Returns the sum of the last epoch's losses, each before its step, and their mass; float64 scalars on the CPU.
+        Returns the sum of the last epoch's losses, each before its step, and their denominator; float64 CPU scalars.
         """
         seed, device = generator(*self.key, self.round).initial_seed(), objective.device
         replica = ReplicatedReplica(objective, module)
         self._schedule(objective, replica.optimizer)
-        total = mass = torch.zeros((), dtype=torch.float64)
+        total = denominator = torch.zeros((), dtype=torch.float64)
         batcher = self._batcher(shard, device, seed)
         with seeded(seed, device), tf32(enabled=objective.tf32, device=device):
             for epoch in range(self.epochs):
-                total, mass = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), dtype=torch.float64)
+                total, denominator = (torch.zeros((), dtype=torch.float64, device=one) for one in (device, "cpu"))
                 enter_phase("feed")
                 for batch in batcher.batches(epoch):
                     if not batch.weight:
                         continue
                     for micro_batch, last in batch.split(objective.micro_batches):
                         total += replica.gradients(micro_batch, last=last).double() * micro_batch.weight
-                    mass += batch.weight
+                    denominator += batch.weight
                     enter_phase("update")
                     replica.apply(self.pull)
                     end_step(rows=batch.rows)
                     enter_phase("feed")
         if not bool(torch.isfinite(total)):
             raise InvalidInput("the loss is not finite; lower the learning rate, or set maxGradNorm.")
-        return total.cpu(), mass
+        return total.cpu(), denominator
 
     def _batcher(self, shard: Shard, device: torch.device, seed: int) -> Batcher:
         stored = len(next(iter(shard.tensors.values())))

@@ -62,16 +62,16 @@ class BatchLoader:
         self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle, training.drop_last)
         self.report["validation_rows"] = 0 if self.validation is None else self.validation.rows
         transforms = Transforms(training.collate, training.augment, criterion.denominators)
-        held_out = None if self.validation is None else self.validation.mass()
-        masses = group.gather((shard.denominators is not None, shard.mass(), held_out))
+        held_out = None if self.validation is None else self.validation.denominator()
+        weights = group.gather((shard.denominators is not None, shard.denominator(), held_out))
         validation = None if self.validation is None else sum(self.validation.shard_rows)
         check_split(
-            self.plan.total, validation, sum(mass for _, mass, _ in masses), sum(mass or 0 for *_, mass in masses)
+            self.plan.total, validation, sum(one for _, one, _ in weights), sum(one or 0 for *_, one in weights)
         )
         if group.rank == 0:
             record("rows", training=self.plan.total, validation=validation or 0)
         self.share = shard.rows / self.plan.total
-        if any(weighted for weighted, *_ in masses) and shard.denominators is None:
+        if any(weighted for weighted, *_ in weights) and shard.denominators is None:
             # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
             shard = shard.with_unit_denominators()
         if lockstep:
@@ -126,10 +126,10 @@ class BatchLoader:
             yield batch
 
 
-def check_split(training: int, validation: int | None, mass: float, validation_mass: float) -> None:
+def check_split(training: int, validation: int | None, denominator: float, validation_denominator: float) -> None:
     """Raise InvalidInput without training rows, or validation rows, of positive weight.
 
-    The masses are the weights of all these rows; ``validation`` is None without a validation column.
+    The denominators are the weights of all these rows; ``validation`` is None without a validation column.
     """
     if not training:
         raise InvalidInput("there are no rows to train on: every row is a validation row.")
@@ -137,7 +137,7 @@ def check_split(training: int, validation: int | None, mass: float, validation_m
         raise InvalidInput(
             "no row is a validation row; mark some rows, or set a larger validationFraction, or leave both Params out."
         )
-    for kind, total in (("training", mass), ("validation", validation_mass if validation else 1.0)):
+    for kind, total in (("training", denominator), ("validation", validation_denominator if validation else 1.0)):
         if not total:
             raise InvalidInput(
                 f"all {kind} rows weigh 0 in the loss; expected a positive weight of at least one. Class weights of 0 "

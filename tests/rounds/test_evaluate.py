@@ -82,23 +82,23 @@ def test_contiguous_rows_are_not_copied():
 
 def test_sum_mass_and_gradient():
     own, module = shard(replace(WEIGHED, floating="float64"), mixed=True), SQUARES.build()
-    total, mass = evaluate(SQUARES, module, own)
+    total, denominator = evaluate(SQUARES, module, own)
     ids = torch.arange(50, dtype=torch.float64)
     same = SQUARES.build()
     same.load_state_dict(module.state_dict())
     loss = ((same(ids[:, None] * 10 + torch.arange(3)).squeeze(-1) - ids).square() * (ids % 4 / 2)).sum()
     loss.backward()
     assert float(total) == pytest.approx(float(loss.detach()), rel=1e-12)
-    assert float(mass) == pytest.approx(float((ids % 4 / 2).sum()))
+    assert float(denominator) == pytest.approx(float((ids % 4 / 2).sum()))
     assert torch.allclose(module.weight.grad, same.weight.grad, rtol=1e-12)
 
 
 @pytest.mark.parametrize("rows", [[*range(50)], [1, 2, 3], []])
 def test_mass_of_subset(rows):
     own = as_only_shard(shard(WEIGHED, mixed=True), SQUARES.criterion())
-    assert own.mass() == pytest.approx(36.5)
+    assert own.denominator() == pytest.approx(36.5)
     subset = own.subset(torch.tensor(rows, dtype=torch.int64), (len(rows),))
-    assert subset.mass() == pytest.approx(sum(row % 4 / 2 for row in rows))
+    assert subset.denominator() == pytest.approx(sum(row % 4 / 2 for row in rows))
 
 
 def test_dropout_is_off_and_statistics_stay():

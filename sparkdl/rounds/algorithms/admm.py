@@ -137,10 +137,10 @@ class ConsensusADMM(CheckedFields):
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         """Solve the shard's local problem."""
         key, shard = (state["seed"], shard.index), as_only_shard(shard, objective.criterion())
-        mass = shard.mass()
+        denominator = shard.denominator()
         if state["mass"] is None:
-            return scalars(mass=mass, shards=float(mass > 0)), None
-        if not mass:  # without a local problem the shard is not among the N
+            return scalars(denominator=denominator, shards=float(denominator > 0)), None
+        if not denominator:  # without a local problem the shard is not among the N
             zero = torch.zeros_like(flatten(state["weights"], state["names"]))
             return {**_local_update(zero, zero, zero), **scaled(rest(state["weights"], state["names"]), 0.0)}, {}
         return self._solved(objective, state, shard, memory, key=key)
@@ -167,7 +167,7 @@ class ConsensusADMM(CheckedFields):
     def apply(self, state: State, update: Update) -> State:
         """Compute the consensus, the residuals, the next ``rho`` and the next center."""
         if state["mass"] is None:
-            return {**state, "mass": positive(update["mass"]), "shards": round(float(update["shards"]))}
+            return {**state, "denominator": positive(update["denominator"]), "shards": round(float(update["shards"]))}
         shards, names, c = state["shards"], state["names"], state["center"]
         consensus = self._prox(state, c + update["drawn"] / shards)
         residuals = self._residuals(update, consensus, (consensus - c).double(), state["rho"] / shards, shards)

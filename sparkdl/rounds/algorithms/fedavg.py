@@ -2,7 +2,7 @@
 
     S      = a random set of max(1, C K) of the K clients, C K rounded     C = ``client_fraction``
     w_k    = SGD(w), ``epochs`` passes over client k's rows, on its loss + mu/2 ||w_k - w||^2
-    d      = sum_{k in S} n_k (w - w_k) / sum_{k in S} n_k                 n_k = mass of the client's rows
+    d      = sum_{k in S} n_k (w - w_k) / sum_{k in S} n_k                 n_k = denominator of the client's rows
     v'     = beta v + d                                                    beta = ``momentum``
     w'     = w - eta v'                                                    eta = ``learning_rate``
 
@@ -167,10 +167,10 @@ class _Training:
         for name, buffer in self._module.named_buffers():
             buffer.copy_(self._buffers[name])
         try:
-            loss, mass = local.train(self._objective, self._module, rows)
+            loss, denominator = local.train(self._objective, self._module, rows)
         except InvalidInput as error:
             raise InvalidInput(f"client {client}: {error.message}") from error
-        share = float(mass)
+        share = float(denominator)
         delta = self._w - torch.cat([tensor.detach().flatten() for tensor in self._parameters]).cpu()
         if algorithm.quantize_bits is not None:
             random = generator(*key, self._state["round"], 1)
@@ -229,8 +229,8 @@ class ShardClients:
         ordered, rows = torch.sort(numbers(shard.tensors, column.name)[stored].long(), stable=True)
         ids, counts = torch.unique_consecutive(ordered, return_counts=True)
         owners = torch.repeat_interleave(torch.arange(len(ids)), counts)
-        masses = None if shard.denominators is None else shard.denominators[stored[rows]]
-        weighing = torch.bincount(owners, masses, minlength=len(ids)) > 0
+        denominators = None if shard.denominators is None else shard.denominators[stored[rows]]
+        weighing = torch.bincount(owners, denominators, minlength=len(ids)) > 0
         last = counts.cumsum(0)
         bounds = torch.stack([last - counts, last], 1)
         return ShardClients(shard, ids[weighing], rows, bounds[weighing])

@@ -69,16 +69,16 @@ class LBFGS(CheckedFields):
         return {name: state[name] for name in ("weights", "names", "trial", "search")}
 
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
-        """Compute the shard's loss, mass and gradient."""
+        """Compute the shard's loss, denominator and gradient."""
         module = module_of(objective, unflatten(state["trial"], state["weights"], state["names"]))
-        total, mass = evaluate(objective, module, shard)
-        gradient, infinite = gradient_of(trainable(module)), torch.zeros_like(mass)
+        total, denominator = evaluate(objective, module, shard)
+        gradient, infinite = gradient_of(trainable(module)), torch.zeros_like(denominator)
         if not (bool(torch.isfinite(total)) and bool(torch.isfinite(gradient).all())):
             if state["search"] is None:
                 raise InvalidInput("the loss or its gradient is not finite at the start; scale the inputs.")
             # The step was too long; the line search tries a shorter one.
-            total, gradient, infinite = torch.zeros_like(total), torch.zeros_like(gradient), torch.ones_like(mass)
-        return {"loss": total, "mass": mass, "infinite": infinite, "gradient": gradient}, None
+            total, gradient, infinite = torch.zeros_like(total), torch.zeros_like(gradient), torch.ones_like(denominator)
+        return {"loss": total, "denominator": denominator, "infinite": infinite, "gradient": gradient}, None
 
     def apply(self, state: State, update: Update) -> State:
         """Advance the line search and, once it has ended, the iteration."""
@@ -109,10 +109,10 @@ class LBFGS(CheckedFields):
         return {"objective": best["value"], "gradient": steepest, **({"status": status} if status else {})}
 
     def _penalised(self, state: State, update: Update) -> dict[str, Any]:
-        x, mass = state["trial"], positive(update["mass"])
+        x, denominator = state["trial"], positive(update["denominator"])
         if float(update["infinite"]):
             return {"x": x, "value": math.inf, "gradient": update["gradient"]}
-        value, gradient = float(update["loss"]) / mass, update["gradient"] / mass
+        value, gradient = float(update["loss"]) / denominator, update["gradient"] / denominator
         if self.l2:
             weights = {name: state["weights"][name] for name in state["names"]}
             decays = penalised(weights, self.penalize_bias)

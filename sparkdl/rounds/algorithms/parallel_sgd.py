@@ -1,7 +1,7 @@
 """Parallel SGD: every shard trains from the same weights, then the weights are averaged.
 
     w_k  = SGD(w; shard k)         ``epochs`` passes over the shard's rows, k = 1 ... K
-    w'   = sum_k p_k w_k           p_k = M_k / sum M, M_k the mass of the shard's rows; 1 / K with ``weighted=False``
+    w'   = sum_k p_k w_k           p_k = M_k / sum M, M_k the shard's denominator; 1 / K with ``weighted=False``
 
 With one round it is SimuParallelSGD: M. Zinkevich, M. Weimer, A. Smola and L. Li, Parallelized stochastic gradient
 descent, NIPS 2010, for convex losses. With several rounds it is iterated averaging: R. McDonald, K. Hall and G. Mann,
@@ -31,7 +31,7 @@ class ParallelSGD(CheckedFields):
         rounds: number of averagings; 1 is Zinkevich's form.
         epochs: passes over a shard's rows per round.
         shard_batch_size: rows of a step of one shard.
-        weighted: weight shards by the mass of their rows; False weights all shards equally.
+        weighted: weight shards by the denominator of their rows; False weights all shards equally.
         shuffle: redistribute the rows, so that every shard represents the whole; False for data in random order.
     """
 
@@ -55,18 +55,18 @@ class ParallelSGD(CheckedFields):
         local = LocalTraining(self.epochs, self.shard_batch_size, state["round"], (state["seed"], shard.index))
         shard = as_only_shard(shard, objective.criterion())
         loss, _ = local.train(objective, module, shard)
-        mass = shard.mass()
-        share = mass if self.weighted else float(mass > 0)
+        denominator = shard.denominator()
+        share = denominator if self.weighted else float(denominator > 0)
         # Trainable parameters are always sent, so that the loop detects values that are not finite.
         names, weights = {*averaged(state["weights"]), *trainable(module)}, weights_of(module)
         sent = {name: tensor for name, tensor in weights.items() if name in names}
-        return {**scaled(sent, share), **scalars(loss=loss, mass=mass)}, None
+        return {**scaled(sent, share), **scalars(loss=loss, denominator=denominator)}, None
 
     def apply(self, state: State, update: Update) -> State:
         """Average the weights."""
-        loss, mass = float(update["loss"]), float(update["mass"])
+        loss, denominator = float(update["loss"]), float(update["denominator"])
         weights = average(update, state["weights"])
-        return {**state, "weights": weights, "round": state["round"] + 1, "loss": loss / mass}
+        return {**state, "weights": weights, "round": state["round"] + 1, "loss": loss / denominator}
 
     def converged(self, state: State) -> bool:
         """Whether all rounds are done."""

@@ -4,7 +4,7 @@ With ``l_i`` the loss of row ``i``, averaged over its trailing dimensions, the l
 
     L(w) = sum_i a_i * l_i(w) / sum_i a_i * m_i
 
-``a_i`` is the row's weight (``weightCol``, else 1). ``m_i`` is its mass, the term in the loss's own denominator: 1, or
+``a_i`` is the row's weight (``weightCol``, else 1). ``m_i`` is its term in the loss's own denominator: 1, or
 the class weight of its label, 0 for ``ignore_index``. ``L`` equals ``torch.nn.CrossEntropyLoss(weight, ignore_index)``
 of the whole batch on one machine.
 
@@ -145,7 +145,7 @@ class Criterion:
             )
 
     def denominators(self, target: Tensor) -> Tensor | None:
-        """Each row's mass ``m_i``, float64 ``[B]``; None if all are 1.
+        """Each row's denominator ``m_i``, float64 ``[B]``; None if all are 1.
 
         Only class-index losses have others: the class weights, and 0 for ignored labels.
         """
@@ -154,7 +154,7 @@ class Criterion:
         target = target.long()  # among uint8 labels an ignore_index of -100 would wrap to 156
         valid = target != self._mean.ignore_index
         if self._mean.weight is None:
-            masses = valid.to(torch.float64)
+            denominators = valid.to(torch.float64)
         else:
             weights, labels = self._mean.weight.to("cpu", torch.float64), torch.where(valid, target, 0)
             if bool((labels >= len(weights)).any()):
@@ -162,9 +162,9 @@ class Criterion:
                     f"a label is {int(labels.max())}, and the loss has {len(weights)} class weights; expected labels "
                     f"from 0 to {len(weights) - 1}."
                 )
-            masses = weights[labels] * valid
-        masses = masses.flatten(1).mean(1) if masses.dim() > 1 else masses
-        return None if bool((masses == 1).all()) else masses
+            denominators = weights[labels] * valid
+        denominators = denominators.flatten(1).mean(1) if denominators.dim() > 1 else denominators
+        return None if bool((denominators == 1).all()) else denominators
 
 
 def target_of(batch: Batch) -> Tensor:

@@ -115,7 +115,7 @@ class Watched:
     def run(self, work, state, *, number=0):
         update, notes = self._inner.run(work, state, number=number)
         if isinstance(work, Round):
-            self.seen.append((state["state"]["trial"], float(update["loss"]) / float(update["mass"])))
+            self.seen.append((state["state"]["trial"], float(update["loss"]) / float(update["denominator"])))
         return update, notes
 
 

@@ -27,16 +27,16 @@ def cut(
     """Local outputs and batches of the rows on up to six workers, some of them without rows."""
     draw = random.Random(seed)
     cuts = sorted(draw.randint(0, len(target)) for _ in range(draw.randint(0, 5)))
-    masses = criterion.denominators(target)
+    terms = criterion.denominators(target)
     if weights is not None:
-        masses = weights.double() * (1 if masses is None else masses)
-    total = float(len(target) if masses is None else masses.sum())
+        terms = weights.double() * (1 if terms is None else terms)
+    total = float(len(target) if terms is None else terms.sum())
     pieces = []
     for first, last in zip([0, *cuts], [*cuts, len(target)], strict=True):
-        mass = None if masses is None else masses[first:last]
-        weight = float(last - first) if mass is None else float(mass.sum())
+        part_terms = None if terms is None else terms[first:last]
+        weight = float(last - first) if part_terms is None else float(part_terms.sum())
         own = None if weights is None else weights[first:last]
-        batch = Batch((), target[first:last], own, mass, last - first, weight, weight / total)
+        batch = Batch((), target[first:last], own, part_terms, last - first, weight, weight / total)
         pieces.append((output[first:last], batch))
     return pieces
 
