@@ -24,11 +24,10 @@ torch keeps no such hook; its ``quantization_hooks`` send eight bits without err
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,16 +36,8 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.io.fields import CheckedFields, Natural
 from sparkdl.training.cost.traffic import Hosts, Traffic, all_gather, all_reduce, all_to_all, at_once
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
-from sparkdl.training.strategies.reducers.exact import ring_bytes
-from sparkdl.training.strategies.reducers.pending import FinishedReduce, OneExchange, TwoExchanges
-from sparkdl.training.strategies.reducers.residuals import (
-    check_real,
-    drop_nonfinite_,
-    load_tensors,
-    residual_dtype,
-    zero_residual,
-)
+from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, residual_dtype, zero_residual
+from sparkdl.training.strategies.reducers.two_phases import TwoPhaseReduction, TwoPhases
 
 # The product moves bit 8 i of a number, the lowest of its byte i, to bit 56 + i: no other bits meet there.
 _GATHER = sum(1 << 56 - 7 * i for i in range(8))
@@ -67,10 +58,10 @@ class OneBit(CheckedFields):
 
     warmup: Natural = 100
 
-    def open(self, buckets: Sequence[Bucket], group: Group) -> OneBitReduction:
+    def open(self, buckets: Sequence[Bucket], group: Group) -> TwoPhaseReduction:
         """Open the reducer."""
         check_real(self, buckets)
-        return OneBitReduction(self, buckets, group)
+        return TwoPhaseReduction(self, buckets, group, _Striped, group, self.warmup)
 
     def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
         """After the warm-up: messages to the owners and from them, and the uncompressed gradients."""
@@ -82,61 +73,6 @@ class OneBit(CheckedFields):
         width = _width([*_deal(matrices, residual, len(hosts))], residual)
         uncompressed = all_reduce(sum(map(len, exact)) * bucket.buffer.element_size(), hosts)
         return [at_once([all_to_all(len(hosts) * width, hosts), uncompressed]), all_gather(width, hosts)]
-
-
-class OneBitReduction:
-    """Signs go to the owners of the stripes, and the signs of the sums to all workers."""
-
-    def __init__(self, reducer: OneBit, buckets: Sequence[Bucket], group: Group) -> None:
-        self._reducer, self._group = reducer, group
-        self._striped = {bucket.index: _Striped(bucket, group, reducer.warmup) for bucket in buckets}
-        self._started: deque[TwoExchanges] = deque()
-        # Of each bucket, by whether the step compresses.
-        self._bytes = {
-            bucket.index: (ring_bytes(bucket.buffer.nbytes, group.size), sent_bytes(reducer, [bucket], group.size))
-            for bucket in buckets
-        }
-
-    @property
-    def bytes_per_step(self) -> int:
-        """Bytes that this worker sends in the step that started last; before the first step, in the first."""
-        return sum(self._bytes[index][striped.compresses] for index, striped in self._striped.items())
-
-    def start(self, bucket: Bucket) -> PendingReduce:
-        """Quantise the gradients, and start to send each stripe to its owner."""
-        if self._group.size == 1:
-            return FinishedReduce()
-        striped = self._striped[bucket.index]
-        striped.steps += 1
-        if not striped.compresses:
-            return OneExchange([self._group.sum_(bucket.buffer, wait=False)])
-        striped.quantise()
-        to_owners = self._group.all_to_all_into(striped.received, striped.sent, wait=False)
-        uncompressed = self._group.sum_(striped.uncompressed, wait=False)
-
-        def proceed() -> PendingReduce:
-            to_owners.wait()
-            striped.quantise_sum()
-            to_all = self._group.all_gather_into(striped.received, striped.owned, wait=False)
-            return OneExchange([uncompressed, to_all], striped.dequantise)
-
-        return TwoExchanges(self._started, proceed)
-
-    def state_dict(self) -> dict[str, Any]:
-        """This worker's residuals, also that of its stripe, and the numbers of steps, by bucket."""
-        return self._tensors() | {"steps": [striped.steps for striped in self._striped.values()]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore this worker's residuals and the numbers of steps."""
-        load_tensors(self._reducer, self._tensors(), state)
-        for striped, steps in zip(self._striped.values(), state["steps"], strict=True):
-            striped.steps = steps
-
-    def _tensors(self) -> dict[str, Any]:
-        return {
-            "residuals": [striped.residual for striped in self._striped.values()],
-            "stripe_residuals": [striped.stripe_residual for striped in self._striped.values()],
-        }
 
 
 @dataclass(frozen=True)
@@ -176,9 +112,14 @@ class _Stripe:
         return [_Code(low[block.pairs], gap[block.pairs], bits[block.bits]) for block in self.blocks]
 
 
-class _Striped:
+class _Striped(TwoPhases):
+    """Signs go to the owners of the stripes, and the signs of the sums to all workers."""
+
+    saved: ClassVar = {"residuals": "residual", "stripe_residuals": "stripe_residual"}
+
     def __init__(self, bucket: Bucket, group: Group, warmup: int) -> None:
-        self._group, self._warmup, self.steps = group, warmup, 0
+        super().__init__(warmup)
+        self._group = group
         matrices, self._exact = _coded(bucket)
         self.uncompressed = torch.cat(self._exact)
         self.residual = zero_residual(bucket, sum(matrix.numel() for matrix in matrices))
@@ -200,11 +141,23 @@ class _Striped:
         self._coder = _Coder(self.residual)
 
     @property
-    def compresses(self) -> bool:
-        """Whether the last step, at first the next, compresses: after the warm-up, if the bucket has a matrix."""
-        return max(self.steps, 1) > self._warmup and len(self.residual) > 0
+    def compressible(self) -> bool:
+        """Whether the bucket has a matrix."""
+        return len(self.residual) > 0
 
-    def quantise(self) -> None:
+    def begin(self, group: Group) -> Any:
+        """Quantise the gradients, and start to send each stripe to its owner."""
+        self._quantise()
+        to_owners = group.all_to_all_into(self.received, self.sent, wait=False)
+        self._pending = group.sum_(self.uncompressed, wait=False)
+        return to_owners
+
+    def proceed(self, group: Group) -> Sequence[Any]:
+        """Quantise the sum of this worker's stripe, and start to send it to all."""
+        self._quantise_sum()
+        return [self._pending, group.all_gather_into(self.received, self.owned, wait=False)]
+
+    def _quantise(self) -> None:
         torch.cat(self._exact, out=self.uncompressed)
         for rank, (stripe, message) in enumerate(zip(self._stripes, self.sent, strict=True)):
             if rank == self._group.rank:
@@ -213,7 +166,7 @@ class _Striped:
                 self._coder.quantise_(block.residual.add_(block.gradient), code)
             drop_nonfinite_(stripe.residual, stripe.pairs(message))
 
-    def quantise_sum(self) -> None:
+    def _quantise_sum(self) -> None:
         rank = self._group.rank
         blocks, others = self._stripes[rank].blocks, self._to_owner[:rank] + self._to_owner[rank + 1 :]
         for block, total, to_all, *codes in zip(blocks, self._totals, self._to_all, *others, strict=True):
@@ -223,7 +176,8 @@ class _Striped:
             self._coder.quantise_(total, to_all, out=block.gradient)
         drop_nonfinite_(self.stripe_residual, self._stripes[rank].pairs(self.owned))
 
-    def dequantise(self) -> None:
+    def finish(self) -> None:
+        """Decode all stripes, and copy the uncompressed gradients back."""
         for rank, (stripe, codes) in enumerate(zip(self._stripes, self._sums, strict=True)):
             for block, code in zip(stripe.blocks, codes, strict=True) if rank != self._group.rank else ():
                 self._coder.dequantise(code, block.gradient.shape, out=block.gradient)

@@ -23,10 +23,9 @@ on each worker.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,16 +34,8 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.io.fields import CheckedFields, Count, Natural, Positive, Seed
 from sparkdl.training.cost.traffic import Hosts, Traffic, all_reduce
 from sparkdl.training.strategies.buckets import Bucket
-from sparkdl.training.strategies.reducers import PendingReduce, sent_bytes
-from sparkdl.training.strategies.reducers.exact import ring_bytes
-from sparkdl.training.strategies.reducers.pending import FinishedReduce, OneExchange, TwoExchanges
-from sparkdl.training.strategies.reducers.residuals import (
-    check_real,
-    drop_nonfinite_,
-    load_tensors,
-    residual_dtype,
-    zero_residual,
-)
+from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, residual_dtype, zero_residual
+from sparkdl.training.strategies.reducers.two_phases import TwoPhaseReduction, TwoPhases
 
 
 @dataclass(frozen=True)
@@ -68,10 +59,10 @@ class PowerSGD(CheckedFields):
     min_compression_rate: Positive = 2.0
     seed: Seed = 0
 
-    def open(self, buckets: Sequence[Bucket], group: Group) -> PowerSGDReduction:
+    def open(self, buckets: Sequence[Bucket], group: Group) -> TwoPhaseReduction:
         """Open the reducer."""
         check_real(self, buckets)
-        return PowerSGDReduction(self, buckets, group)
+        return TwoPhaseReduction(self, buckets, group, _LowRank, self, torch.Generator().manual_seed(self.seed))
 
     def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
         """After the warm-up: ring all-reduces of all P with the uncompressed gradients, and of all Q."""
@@ -96,62 +87,6 @@ class PowerSGD(CheckedFields):
         return matrices, [*exact, bucket.used]
 
 
-class PowerSGDReduction:
-    """All-reduces of P and of Q."""
-
-    def __init__(self, reducer: PowerSGD, buckets: Sequence[Bucket], group: Group) -> None:
-        self._reducer, self._group = reducer, group
-        generator = torch.Generator().manual_seed(reducer.seed)
-        self._low_rank = {bucket.index: _LowRank(bucket, reducer, generator) for bucket in buckets}
-        self._started: deque[TwoExchanges] = deque()
-        # Of each bucket, by whether the step compresses.
-        self._bytes = {
-            bucket.index: (ring_bytes(bucket.buffer.nbytes, group.size), sent_bytes(reducer, [bucket], group.size))
-            for bucket in buckets
-        }
-
-    @property
-    def bytes_per_step(self) -> int:
-        """Bytes that this worker sends in the step that started last; before the first step, in the first."""
-        return sum(self._bytes[index][low_rank.compresses] for index, low_rank in self._low_rank.items())
-
-    def start(self, bucket: Bucket) -> PendingReduce:
-        """Start to sum P, together with the uncompressed gradients."""
-        if self._group.size == 1:
-            return FinishedReduce()
-        low_rank = self._low_rank[bucket.index]
-        low_rank.steps += 1
-        if not low_rank.compresses:
-            return OneExchange([self._group.sum_(bucket.buffer, wait=False)])
-        low_rank.project()
-        first = self._group.sum_(low_rank.first, wait=False)
-
-        def proceed() -> PendingReduce:
-            first.wait()
-            low_rank.project_back()
-            second = self._group.sum_(low_rank.second, wait=False)
-            low_rank.subtract()  # while Q travels
-            return OneExchange([second], low_rank.multiply)
-
-        return TwoExchanges(self._started, proceed)
-
-    def state_dict(self) -> dict[str, Any]:
-        """This worker's residuals, Q and the numbers of steps, by bucket."""
-        return self._tensors() | {"steps": [low_rank.steps for low_rank in self._low_rank.values()]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore this worker's residuals, Q and the numbers of steps."""
-        load_tensors(self._reducer, self._tensors(), state)
-        for low_rank, steps in zip(self._low_rank.values(), state["steps"], strict=True):
-            low_rank.steps = steps
-
-    def _tensors(self) -> dict[str, Any]:
-        return {
-            "residuals": [low_rank.residual for low_rank in self._low_rank.values()],
-            "Q": [low_rank.second for low_rank in self._low_rank.values()],
-        }
-
-
 @dataclass
 class _Factors:
     """A compressed parameter; M is its residual, to which its gradient is added. Q is stored transposed."""
@@ -163,14 +98,16 @@ class _Factors:
     random: Tensor  # [r, m]
 
 
-class _LowRank:
+class _LowRank(TwoPhases):
     """A bucket as low-rank matrices, and buffers of both exchanges.
 
     ``first`` holds all P, then the uncompressed gradients and the counts of workers; ``second`` holds all Q.
     """
 
+    saved: ClassVar = {"residuals": "residual", "Q": "second"}
+
     def __init__(self, bucket: Bucket, reducer: PowerSGD, generator: torch.Generator) -> None:
-        self._bucket, self._warmup, self.steps = bucket, reducer.warmup, 0
+        super().__init__(reducer.warmup)
         matrices, self._exact = reducer.split(bucket)
         self.residual = zero_residual(bucket, sum(matrix.numel() for matrix, _ in matrices))
         like, exact = self.residual, sum(map(len, self._exact))
@@ -191,32 +128,35 @@ class _LowRank:
             self._factors.append(_Factors(matrix, views[0], views[1], views[2], random))
 
     @property
-    def compresses(self) -> bool:
-        """Whether the last step, at first the next, compresses: after the warm-up, if a parameter shrinks enough."""
-        return max(self.steps, 1) > self._warmup and len(self._factors) > 0
+    def compressible(self) -> bool:
+        """Whether a parameter shrinks enough."""
+        return len(self._factors) > 0
 
-    def project(self) -> None:
+    def begin(self, group: Group) -> Any:
+        """Add the gradients to the residuals, and start to sum all P and the uncompressed gradients."""
         for one in self._factors:
             one.M.add_(one.gradient)
             norms = torch.linalg.vector_norm(one.Q, dim=1, keepdim=True)
             start = torch.where((norms > 0) & norms.isfinite(), one.Q, one.random)
             torch.mm(one.M, start.t(), out=one.P)
         torch.cat(self._exact, out=self._uncompressed)
+        return group.sum_(self.first, wait=False)
 
-    def project_back(self) -> None:
+    def proceed(self, group: Group) -> Sequence[Any]:
+        """Start to sum all Q; while they travel, keep the residuals M - P Q^T with this worker's Q."""
         for one in self._factors:
             one.P.copy_(torch.linalg.qr(one.P).Q)
             torch.mm(one.P.t(), one.M, out=one.Q)
         self._own_factors.copy_(self.second)
-
-    def subtract(self) -> None:
-        """Keep the residuals M - P Q^T with this worker's Q."""
+        pending = group.sum_(self.second, wait=False)
         sizes = [one.Q.numel() for one in self._factors]
         for one, own in zip(self._factors, torch.split(self._own_factors, sizes), strict=True):
             one.M.addmm_(one.P, own.view_as(one.Q), alpha=-1)
         drop_nonfinite_(self.residual, self._own_factors)
+        return [pending]
 
-    def multiply(self) -> None:
+    def finish(self) -> None:
+        """Multiply, and copy the uncompressed gradients back."""
         for one in self._factors:
             if one.gradient.dtype == one.P.dtype:
                 torch.mm(one.P, one.Q, out=one.gradient)

@@ -54,7 +54,7 @@ class Both:
     def start_alike(self, reduction: Any, state: PowerSGDState) -> None:
         """Give the reducer the first Q that the hook drew by its own generator."""
         torch.manual_seed(int(np.random.RandomState(0).randint(1_000_000_000)))
-        (low_rank,) = reduction._low_rank.values()
+        (low_rank,) = reduction._phases.values()
         for factors in low_rank._factors:
             factors.Q.copy_(torch.randn(1, factors.Q.shape[1], len(factors.Q), dtype=torch.float64)[0].t())
 

@@ -1,0 +1,104 @@
+"""Compressed sums in two exchanges, after uncompressed first steps: the frame of ``PowerSGD`` and ``OneBit``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from sparkdl.cluster.group.world import Group
+from sparkdl.training.strategies.buckets import Bucket
+from sparkdl.training.strategies.reducers import PendingReduce, Reducer, Reduction, sent_bytes
+from sparkdl.training.strategies.reducers.exact import ring_bytes
+from sparkdl.training.strategies.reducers.pending import FinishedReduce, OneExchange, TwoExchanges
+from sparkdl.training.strategies.reducers.residuals import load_tensors
+
+
+class TwoPhases(ABC):
+    """The compressed sum of one bucket.
+
+    Attributes:
+        saved: name in a checkpoint -> attribute with a tensor that persists between steps.
+        steps: number of sums so far, uncompressed ones included.
+    """
+
+    saved: ClassVar[Mapping[str, str]]
+
+    def __init__(self, warmup: int) -> None:
+        self._warmup, self.steps = warmup, 0
+
+    @property
+    def compresses(self) -> bool:
+        """Whether the last sum, at first the next, compresses: after the warm-up, if anything is compressible."""
+        return max(self.steps, 1) > self._warmup and self.compressible
+
+    @property
+    @abstractmethod
+    def compressible(self) -> bool:
+        """Whether the bucket has gradients that shrink."""
+
+    @abstractmethod
+    def begin(self, group: Group) -> Any:
+        """Encode the gradients and start the first exchange; return its pending work."""
+
+    @abstractmethod
+    def proceed(self, group: Group) -> Sequence[Any]:
+        """After the first exchange, start the second; return all pending work."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """After the second exchange, write the sum into the bucket."""
+
+
+class TwoPhaseReduction(Reduction):
+    """Sums each bucket by its ``TwoPhases``; ``kind`` is their class."""
+
+    def __init__(
+        self, reducer: Reducer, buckets: Sequence[Bucket], group: Group, kind: type[TwoPhases], *arguments: Any
+    ) -> None:
+        self._reducer, self._group, self._kind = reducer, group, kind
+        self._phases = {bucket.index: kind(bucket, *arguments) for bucket in buckets}
+        self._started: deque[TwoExchanges] = deque()
+        # Of each bucket, by whether the step compresses.
+        self._bytes = {
+            bucket.index: (ring_bytes(bucket.buffer.nbytes, group.size), sent_bytes(reducer, [bucket], group.size))
+            for bucket in buckets
+        }
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that this worker sends in the step that started last; before the first step, in the first."""
+        return sum(self._bytes[index][phases.compresses] for index, phases in self._phases.items())
+
+    def start(self, bucket: Bucket) -> PendingReduce:
+        """Start to sum the bucket, in the first steps uncompressed."""
+        if self._group.size == 1:
+            return FinishedReduce()
+        phases = self._phases[bucket.index]
+        phases.steps += 1
+        if not phases.compresses:
+            return OneExchange([self._group.sum_(bucket.buffer, wait=False)])
+        first = phases.begin(self._group)
+
+        def proceed() -> PendingReduce:
+            first.wait()
+            return OneExchange(phases.proceed(self._group), phases.finish)
+
+        return TwoExchanges(self._started, proceed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The saved tensors and the numbers of steps, by bucket."""
+        return self._tensors() | {"steps": [phases.steps for phases in self._phases.values()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the saved tensors and the numbers of steps."""
+        load_tensors(self._reducer, self._tensors(), state)
+        for phases, steps in zip(self._phases.values(), state["steps"], strict=True):
+            phases.steps = steps
+
+    def _tensors(self) -> dict[str, Any]:
+        return {
+            name: [getattr(phases, attribute) for phases in self._phases.values()]
+            for name, attribute in self._kind.saved.items()
+        }
