@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from sparkdl.checkpoint.async_saver import Checkpoint, SaveStatus, Saver, copied
+from sparkdl.checkpoint.async_saver import Checkpoint, Saver, SaveStatus, copied
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.manifest import Manifest
 from sparkdl.checkpoint.restore import Compatibility, restore

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from sparkdl.checkpoint.fencing import Attempts
-from sparkdl.checkpoint.manifest import MANIFEST, SHARD, Digest, Manifest, CheckpointName
+from sparkdl.checkpoint.manifest import MANIFEST, SHARD, CheckpointName, Digest, Manifest
 from sparkdl.checkpoint.reader import Reader, damage
 from sparkdl.data.clock import Clock
 from sparkdl.errors import CheckpointDamaged, InvalidInput
@@ -271,5 +271,6 @@ def _warning(place: str) -> Iterator[None]:
 def _parse(name: str) -> CheckpointName:
     parsed = CheckpointName.parse(name)
     if parsed is None:
-        raise InvalidInput(f"{name!r} is not a checkpoint's name; expected one from name(), like {Name(2, 3, 123)}.")
+        example = CheckpointName(2, 3, 123)
+        raise InvalidInput(f"{name!r} is not a checkpoint's name; expected one from name(), like {example}.")
     return parsed

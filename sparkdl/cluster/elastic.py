@@ -124,8 +124,8 @@ class Elastic:
         if not self._warned and capacity.ever is not None and sizes.least <= capacity.ever < sizes.most:
             self._warned = True
             warnings.warn(
-                f"the configuration allows {capacity.ever} workers at a time, so the gang of {sizes.most} has {capacity.ever}. "
-                "Add executors or cores, or lower numWorkers.",
+                f"the configuration allows {capacity.ever} workers at a time, so the gang of {sizes.most} has "
+                f"{capacity.ever}. Add executors or cores, or lower numWorkers.",
                 stacklevel=3,
             )
         if size != self._last:
@@ -147,7 +147,11 @@ class Elastic:
             return
         growing = size < sizes.most
         try:
-            with _growing(self._cluster, sizes, size, cancellation, listener) if growing else nullcontext(listener) as receive:
+            with (
+                _growing(self._cluster, sizes, size, cancellation, listener)
+                if growing
+                else nullcontext(listener) as receive
+            ):
                 yield receive
         except ClusterUnavailable as error:
             if size == sizes.least:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparkdl.data.batch import Batch, Input, Rows, move_to, gather, promote_ints
+from sparkdl.data.batch import Batch, Input, Rows, gather, move_to, promote_ints
 from sparkdl.data.prefetch import prefetch_to
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Shard, converted, target_of

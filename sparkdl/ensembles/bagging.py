@@ -33,7 +33,7 @@ from sparkdl.ensembles.base_learner import changed, check_column, check_one_clas
 from sparkdl.ensembles.combine.rules import Rule
 from sparkdl.ensembles.declarations import BaggingParams
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import Member, FittedMembers
+from sparkdl.ensembles.members.member import FittedMembers, Member
 from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.out_of_bag import check_target, out_of_bag_score

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.ensembles.base_learner import changed
-from sparkdl.ensembles.members.member import Member, FittedMembers
+from sparkdl.ensembles.members.member import FittedMembers, Member
 from sparkdl.ensembles.resampling.bootstrap import AllRows, LeaveFoldOut, fold_column, member_seed
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Seed, Several

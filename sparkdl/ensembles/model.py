@@ -226,7 +226,9 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
 
     def _shipment(self, scorer: Scorer) -> ModelBroadcast:
         assert isinstance(scorer.factory, VmapFactory)
-        shipped, broadcast = self._broadcasts.setdefault(scorer.outputs.disagreement, (scorer.factory, ModelBroadcast()))
+        shipped, broadcast = self._broadcasts.setdefault(
+            scorer.outputs.disagreement, (scorer.factory, ModelBroadcast())
+        )
         if not shipped.equals(scorer.factory):
             broadcast = ModelBroadcast()
             # A new dictionary: copies of this model share the old one, and may still match its broadcast.

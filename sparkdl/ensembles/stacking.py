@@ -29,7 +29,7 @@ from sparkdl.ensembles.declarations import StackingParams
 from sparkdl.ensembles.fitted import FittedEnsemble, evaluate
 from sparkdl.ensembles.folds import Folds, summary
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import Member, FittedMembers
+from sparkdl.ensembles.members.member import FittedMembers, Member
 from sparkdl.ensembles.meta_features import LEVEL_ONE, MetaFeatureAssembler
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput

@@ -20,7 +20,7 @@ from sparkdl.ml.column_params import check_arguments
 from sparkdl.ml.derived_columns.label_columns import check_label_type, target_columns, valid_labels
 from sparkdl.ml.derived_columns.rows import DerivedColumns
 from sparkdl.ml.fit_monitor import FitMonitor
-from sparkdl.ml.fit_spec import FitSpec, FitResult
+from sparkdl.ml.fit_spec import FitResult, FitSpec
 from sparkdl.ml.gang_fit import fit_gang
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.param_declaration import Scope, with_default

@@ -17,7 +17,7 @@ from sparkdl.cluster.protocol import Cluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.fit_monitor import FitMonitor
-from sparkdl.ml.fit_spec import FitSpec, FitResult
+from sparkdl.ml.fit_spec import FitResult, FitSpec
 from sparkdl.ml.report import make_report
 from sparkdl.ml.run import IDENTITY, Run, own_checkpoints
 from sparkdl.training.spec import TrainingResult

@@ -18,7 +18,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
 from sparkdl.ml.fit_monitor import FitMonitor
-from sparkdl.ml.fit_spec import FitSpec, FitResult
+from sparkdl.ml.fit_spec import FitResult, FitSpec
 from sparkdl.ml.persistence.describe import describe
 from sparkdl.ml.report import rates, shares
 from sparkdl.ml.run import IDENTITY, own_checkpoints

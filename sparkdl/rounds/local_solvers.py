@@ -4,9 +4,9 @@
 
 ``F`` is the sum of the shard's losses, ``M`` the denominator of all shards' mean loss, and ``v = z - u``.
 ``ConjugateGradient`` and ``NewtonCG`` use conjugate gradients (M. Hestenes and E. Stiefel, Methods of conjugate
-gradients for solving linear systems, 1952), with Hessian-vector products from a second backward pass. ``NewtonCG`` is thus an inexact Newton method,
-Newton-CG, rather than L-BFGS: a product costs only a backward pass through the stored graph, and wherever ``F`` is
-convex, ``f`` is strongly convex.
+gradients for solving linear systems, 1952), with Hessian-vector products from a second backward pass. ``NewtonCG`` is
+thus an inexact Newton method, Newton-CG, rather than L-BFGS: a product costs only a backward pass through the stored
+graph, and wherever ``F`` is convex, ``f`` is strongly convex.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.data.arrow import decode, decode_ragged
-from sparkdl.data.batch import DTYPES, Input, Ragged, arguments, move_to, device_tensors, promote_ints
+from sparkdl.data.batch import DTYPES, Input, Ragged, arguments, device_tensors, move_to, promote_ints
 from sparkdl.data.columns import Columns, InputColumn, listed
 from sparkdl.data.prefetch import prefetch, prefetch_to
 from sparkdl.data.transforms import Collate, collated

@@ -1,10 +1,10 @@
 """Workers exchange addresses through the driver in milliseconds, where Spark's ``allGather`` takes a second.
 
     worker -> driver   rank and line, in a frame of ``sparkdl.net.protocol``
-    driver -> worker   all workers' lines, one frame each; or one frame that says that some are missing
+    driver -> worker   all workers' lines, one frame each; or one frame with the ranks of the missing workers
 
-Lines are missing if the driver has not all of them ``ANSWER_SECONDS`` seconds after the first: some worker cannot reach it.
-Then, or if the driver does not answer within twice that time, workers use ``allGather``.
+Lines are missing if some worker does not reach the driver within ``ANSWER_SECONDS`` seconds of the first one. Then,
+or if the driver does not answer within twice that time, workers use ``allGather``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sparkdl.errors import PeerLost
@@ -31,6 +31,8 @@ ANSWER_SECONDS = 30.0
 """Seconds from the first line until the driver stops waiting for the last one."""
 
 _MISSING = b"-"
+_SOME = "some workers"
+_MOST_NAMES = 8  # that a message lists
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +67,10 @@ class AddressBook:
             complete = self._changed.wait_for(lambda: self._complete or self._closed, self._patience) and self._complete
             if not complete:
                 self.close()
-        return [self._lines[rank] for rank in range(self._size)] if complete else [_MISSING]
+            missing = [str(rank) for rank in range(self._size) if rank not in self._lines]
+        if not complete:
+            return [_MISSING + " ".join(missing).encode()]
+        return [self._lines[rank] for rank in range(self._size)]
 
     def close(self) -> None:
         """Stop waiting: workers that wait, and late ones, learn that lines are missing."""
@@ -93,12 +98,14 @@ class DriverExchange:
         rank: the worker's.
         size: number of workers.
         fallback: gathers the lines without the driver.
+        missing: ranks that did not reach the driver, if it said so.
     """
 
     endpoint: Endpoint | None
     rank: int
     size: int
     fallback: AllGather
+    missing: list[int] = field(default_factory=list)
 
     def __call__(self, line: str) -> Sequence[str]:
         """All workers' lines, in rank order."""
@@ -113,17 +120,25 @@ class DriverExchange:
                 continue
             if lines is not None:
                 return lines
-            reason = f"some workers did not reach the driver's channel within {PATIENCE:g} s of the first"
+            reason = f"{self.absent()} did not reach the driver's channel within {ANSWER_SECONDS:g} s of the first"
             break
         logger.warning("%s, so this worker meets the others through Spark's allGather", reason)
         return self.fallback(line)
+
+    def absent(self, hosts: Sequence[str] = ()) -> str:
+        """The missing workers, with their ``hosts`` if these are known, for messages."""
+        names = [f"rank {rank} on {hosts[rank]}" if hosts else f"rank {rank}" for rank in self.missing]
+        return (
+            ", ".join(names[:_MOST_NAMES] + [f"{len(names) - _MOST_NAMES} more"] * (len(names) > _MOST_NAMES)) or _SOME
+        )
 
     def _ask(self, address: str, line: str) -> list[str] | None:
         assert self.endpoint is not None
         with closing(Connection.open(address, self.endpoint, CONNECT_SECONDS)) as connection:
             deadline = time.monotonic() + 2 * ANSWER_SECONDS  # a driver that runs answers in half of it
             connection.send([REQUEST + f"{self.rank} {line}".encode()], deadline)
-            if (first := connection.receive(deadline=deadline)) == _MISSING:
+            if (first := connection.receive(deadline=deadline)).startswith(_MISSING):
+                self.missing.extend(map(int, first.removeprefix(_MISSING).split()))
                 return None
             others = [connection.receive(deadline=deadline) for _ in range(self.size - 1)]
             return [frame.decode() for frame in (first, *others)]
@@ -138,6 +153,7 @@ class Rendezvous:
 
     exchange: AllGather
     timeout: float
+    absent: Callable[[], str] = lambda: _SOME  # the workers that did not join, for messages
     given_up: bool = False  # whether a worker was absent after ``timeout`` seconds
 
     def __call__(self, line: str) -> Sequence[str]:
@@ -145,5 +161,5 @@ class Rendezvous:
         answer = in_background(lambda: self.exchange(line), "sparkdl-rendezvous")
         if not wait([answer], self.timeout).done:
             self.given_up = True
-            raise PeerLost(f"some workers did not join the rendezvous within {self.timeout:g} s.")
+            raise PeerLost(f"{self.absent()} did not join the rendezvous within {self.timeout:g} s.")
         return answer.result()

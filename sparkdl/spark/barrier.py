@@ -43,9 +43,8 @@ class BarrierTask:
         freeze_imports()
         context = BarrierTaskContext.get()
         rank, tasks = context.partitionId(), [info.address for info in context.getTaskInfos()]
-        rendezvous = Rendezvous(
-            DriverExchange(self.task.endpoint, rank, self.task.size, context.allGather), self.task.timeout
-        )
+        driver = DriverExchange(self.task.endpoint, rank, self.task.size, context.allGather)
+        rendezvous = Rendezvous(driver, self.task.timeout, lambda: driver.absent(tasks))
         exchange: AllGather = rendezvous
         try:
             address = worker_address(rank, tasks, override=self.network)

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from sparkdl.checkpoint.async_saver import SaveStatus, Saver
+from sparkdl.checkpoint.async_saver import Saver, SaveStatus
 from sparkdl.checkpoint.checkpointer import Checkpointer, StopPoller
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.sharding import shard, unshard

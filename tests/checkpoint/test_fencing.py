@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from sparkdl.checkpoint.manifest import Manifest, CheckpointName
+from sparkdl.checkpoint.manifest import CheckpointName, Manifest
 from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.errors import Fenced

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl.checkpoint.manifest import FORMAT, Digest, Manifest, CheckpointName
+from sparkdl.checkpoint.manifest import FORMAT, CheckpointName, Digest, Manifest
 from sparkdl.checkpoint.restore import restore
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.checkpoint.store import Checkpoints
@@ -50,7 +50,14 @@ def test_committed_checkpoint_comes_back(shards, directory):
 
 
 def test_names_sort_by_time():
-    times = [CheckpointName(0, 0, 9), CheckpointName(0, 0, 10), CheckpointName(0, 1, 10), CheckpointName(1, 0, 5), CheckpointName(9, 0, 0), CheckpointName(10, 0, 0)]
+    times = [
+        CheckpointName(0, 0, 9),
+        CheckpointName(0, 0, 10),
+        CheckpointName(0, 1, 10),
+        CheckpointName(1, 0, 5),
+        CheckpointName(9, 0, 0),
+        CheckpointName(10, 0, 0),
+    ]
     assert sorted(map(str, times)) == [str(name) for name in times]
     for name in (*times, CheckpointName(12345, 12345, 12345678901)):
         assert CheckpointName.parse(str(name)) == name

@@ -141,9 +141,7 @@ def test_params_of_a_classifier_warn_on_others(kind, name, value):
 
 OF_GANGS = "backend resourceTimeout collectiveTimeout maxRestarts minWorkers elasticTimeout replicaCheckInterval"
 HOW = f"{OF_GANGS} taskCpus taskGpus"
-NOT_IN_ROUNDS = (
-    f"compile cacheOnDevice syncBatchNorm batchSize dropLast schedulerInterval epochs callbacks {OF_GANGS}"
-)
+NOT_IN_ROUNDS = f"compile cacheOnDevice syncBatchNorm batchSize dropLast schedulerInterval epochs callbacks {OF_GANGS}"
 OF_STEPS = "optimizer learningRate optimizerArgs scheduler maxGradNorm augment channelsLast tf32 microBatches"
 SAME_RESULT = f"{HOW} checkpointInterval callbacks trackers allowUnencrypted telemetry logLevel"
 

@@ -115,7 +115,9 @@ def test_micro_batches_give_the_step_of_the_batch():
 
 def test_fp16_scales_the_loss_and_clips_gradients_that_are_not_scaled():
     """Gradients of 1e-7 become 0 in fp16 without a scale; with one, Adam's first steps are as long as in float32."""
-    [shard] = ShardedData({"x": data()["x"], "y": data()["y"]}, Columns((InputColumn("x"),), InputColumn("y")), 1).shards()
+    [shard] = ShardedData(
+        {"x": data()["x"], "y": data()["y"]}, Columns((InputColumn("x"),), InputColumn("y")), 1
+    ).shards()
     adam = partial(torch.optim.Adam, lr=RATE, eps=1e-12)
     moved = {}
     for precision in ("fp16", "fp32"):
@@ -125,7 +127,8 @@ def test_fp16_scales_the_loss_and_clips_gradients_that_are_not_scaled():
         before = vector(module.state_dict())
         LocalTraining(1, 90, 0, (3, 0)).train(given, module, as_only_shard(shard, given.criterion()))
         moved[precision] = vector(module.state_dict()) - before
-    assert np.allclose(moved["fp16"], moved["fp32"], rtol=0.02) and np.allclose(abs(moved["fp16"]), RATE, rtol=0.01)
+    assert np.allclose(moved["fp16"], moved["fp32"], rtol=0.02)
+    assert np.allclose(abs(moved["fp16"]), RATE, rtol=0.01)
 
 
 def tiny(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -120,8 +120,18 @@ def test_all_workers_fall_back_if_one_cannot_reach_driver(caplog):
         workers = [worker(None, 0), worker(nobody(), 1), worker(endpoint, 2)]
         assert [answer.result(LONG) for answer in workers] == [["0"], ["1"], ["2"]]
         assert worker(endpoint, 1).result(LONG) == ["1"]  # too late
-    for reason, count in (("the driver has no channel", 1), ("cannot be reached", 1), ("some workers did not", 2)):
+    for reason, count in (("the driver has no channel", 1), ("cannot be reached", 1), ("rank 0, rank 1 did not", 1)):
         assert caplog.text.count(reason) == count
+
+
+def test_rendezvous_names_the_workers_that_did_not_come():
+    forever = threading.Event()
+    with driver(3, patience=0.05) as (endpoint, _):
+        exchange = DriverExchange(endpoint, 0, 3, lambda line: [line] * forever.wait())
+        meet = Rendezvous(exchange, 2.0, lambda: exchange.absent(["a", "b:7337", "c:7337"]))
+        with pytest.raises(PeerLost, match=r"^rank 1 on b:7337, rank 2 on c:7337 did not join the rendezvous"):
+            meet("{}")
+    forever.set()
 
 
 def test_worker_falls_back_if_the_driver_does_not_answer(monkeypatch):

@@ -1,4 +1,4 @@
-"""The rows of a run: ``CleaningStage`` and ``SplitStage`` make training rows and validation rows, ``ScoringStage`` names rows to score."""
+"""The rows of a run: ``CleaningStage``, ``SplitStage`` into training and validation, ``ScoringStage`` of new rows."""
 
 from __future__ import annotations
 

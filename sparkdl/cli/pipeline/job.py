@@ -110,7 +110,12 @@ def etl_train(
     checked(keep, Count, "keep")
     checked(refused_exit_code, Annotated[int, within(0, 255)], "refused_exit_code")
     steps: dict[str, Any] = {"data": data, "stages": stages, "evaluator": evaluator, "score": score}
-    steps |= {"clean": clean or CleaningStage(), "split": split or SplitStage(), "gate": gate or Gate(), "register": register}
+    steps |= {
+        "clean": clean or CleaningStage(),
+        "split": split or SplitStage(),
+        "gate": gate or Gate(),
+        "register": register,
+    }
     steps["gate"].all_metrics(evaluator)  # raises for two metrics of one name
     with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
         if check:

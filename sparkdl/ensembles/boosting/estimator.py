@@ -20,7 +20,7 @@ from sparkdl.ensembles.boosting.gradient import GradientRounds, start_of
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
 from sparkdl.ensembles.declarations import BoostingParams
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import Member, FittedMembers, Plan
+from sparkdl.ensembles.members.member import FittedMembers, Member, Plan
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import SingleBaseParams
 from sparkdl.ensembles.resampling.bootstrap import member_seed

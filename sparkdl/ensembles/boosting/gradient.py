@@ -70,7 +70,14 @@ class GradientRounds:
     columns: Mapping[str, str] = {"labelCol": RESIDUAL}
 
     def __init__(
-        self, rows: DataFrame, target: Target, start: InitialPrediction, rate: float, *, prediction: str, stopping: EarlyStopping
+        self,
+        rows: DataFrame,
+        target: Target,
+        start: InitialPrediction,
+        rate: float,
+        *,
+        prediction: str,
+        stopping: EarlyStopping,
     ) -> None:
         term = F.coalesce(col(prediction).cast("double"), F.lit(math.nan))
         self.running = RunningSums(rows, F.lit(start.mean), term)

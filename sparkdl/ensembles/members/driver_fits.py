@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.ensembles.base_learner import changed, check_member, column, leaf, with_one_worker
-from sparkdl.ensembles.members.member import Member, FittedMembers, Plan, member_error, with_others
+from sparkdl.ensembles.members.member import FittedMembers, Member, Plan, member_error, with_others
 from sparkdl.ensembles.resampling.feature_slicing import sliced
 from sparkdl.ensembles.resampling.validation_rows import with_validation_column
 from sparkdl.errors import Stopped

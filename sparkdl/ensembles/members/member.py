@@ -1,4 +1,4 @@
-"""Members of an ensemble before training (``Member``) and after it (``FittedMembers``), and the errors of failed members."""
+"""An ensemble's members before training (``Member``) and after it (``FittedMembers``), and errors of failed members."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ class FittedMembers:
     restored: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, fitted: Mapping[int, tuple[Any, float]], indices: Sequence[int], restored: Collection[int]) -> FittedMembers:
+    def of(
+        cls, fitted: Mapping[int, tuple[Any, float]], indices: Sequence[int], restored: Collection[int]
+    ) -> FittedMembers:
         """The members with these indices; ``fitted`` has the model and the seconds of each."""
         models, seconds = [fitted[index][0] for index in indices], [fitted[index][1] for index in indices]
         return cls(models, [*indices], seconds, sorted({*indices} - {*restored}), sorted(restored))

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from sparkdl.cluster.tasks import TaskResult, TaskRunner
 from sparkdl.data.columns import InputColumn
 from sparkdl.data.transforms import Transforms
-from sparkdl.ensembles.members.member import Member, FittedMembers, Plan, with_others
+from sparkdl.ensembles.members.member import FittedMembers, Member, Plan, with_others
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_work import MemberWork
 from sparkdl.ensembles.resampling.subspace import masked

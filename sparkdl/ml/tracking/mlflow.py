@@ -27,7 +27,14 @@ from sparkdl.io.optional_imports import required
 from sparkdl.io.redaction import public
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.report import Report
-from sparkdl.ml.tracking.connection import EXTRA, REFUSED, translate_store_errors, connect, experiment_id, make_experiment
+from sparkdl.ml.tracking.connection import (
+    EXTRA,
+    REFUSED,
+    connect,
+    experiment_id,
+    make_experiment,
+    translate_store_errors,
+)
 from sparkdl.ml.tracking.mlflow_model import log_model, register, served_torch_model
 from sparkdl.ml.tracking.tracker import TrackerContext, read_row
 

@@ -16,7 +16,14 @@ from sparkdl import __version__
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields
 from sparkdl.io.optional_imports import required
-from sparkdl.ml.tracking.connection import EXTRA, REFUSED, translate_store_errors, connect, experiment_id, make_experiment
+from sparkdl.ml.tracking.connection import (
+    EXTRA,
+    REFUSED,
+    connect,
+    experiment_id,
+    make_experiment,
+    translate_store_errors,
+)
 from sparkdl.ml.tracking.mlflow_model import log_model, register
 from sparkdl.ml.tracking.pipeline_model import VerifiedColumns, check_stages, verify
 from sparkdl.spark.session import qualify
@@ -96,7 +103,13 @@ class Registration(CheckedFields):
         return registered
 
     def log(
-        self, uri: str, verified: VerifiedColumns, *, version: str, metrics: Mapping[str, float], tags: Mapping[str, str]
+        self,
+        uri: str,
+        verified: VerifiedColumns,
+        *,
+        version: str,
+        metrics: Mapping[str, float],
+        tags: Mapping[str, str],
     ) -> dict[str, str]:
         """Log a run, its metrics and the pipeline, and register it, unless ``version`` is registered already."""
         client, default = connect(self.tracking_uri)

@@ -23,7 +23,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.fields import CheckedFields
 from sparkdl.io.optional_imports import required
-from sparkdl.ml.tracking.event_files import EXTRA, MODULE, ScalarCharts, EventFileMirror
+from sparkdl.ml.tracking.event_files import EXTRA, MODULE, EventFileMirror, ScalarCharts
 from sparkdl.ml.tracking.tracker import TrackerContext, is_number, read_row
 
 _STEPS = "steps"

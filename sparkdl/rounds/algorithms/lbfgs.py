@@ -28,7 +28,7 @@ from sparkdl.io.fields import CheckedFields, Count, NonNegative
 from sparkdl.rounds import Memory, State, Update, add
 from sparkdl.rounds.aggregation import positive
 from sparkdl.rounds.evaluate import evaluate
-from sparkdl.rounds.line_search import SearchPoint, LineSearch, begin, observe
+from sparkdl.rounds.line_search import LineSearch, SearchPoint, begin, observe
 from sparkdl.rounds.parameters import flatten, gradient_of, module_of, start, trainable, unflatten
 from sparkdl.rounds.prox import penalised
 from sparkdl.training.objective.objective import Objective
@@ -77,7 +77,11 @@ class LBFGS(CheckedFields):
             if state["search"] is None:
                 raise InvalidInput("the loss or its gradient is not finite at the start; scale the inputs.")
             # The step was too long; the line search tries a shorter one.
-            total, gradient, infinite = torch.zeros_like(total), torch.zeros_like(gradient), torch.ones_like(denominator)
+            total, gradient, infinite = (
+                torch.zeros_like(total),
+                torch.zeros_like(gradient),
+                torch.ones_like(denominator),
+            )
         return {"loss": total, "denominator": denominator, "infinite": infinite, "gradient": gradient}, None
 
     def apply(self, state: State, update: Update) -> State:

@@ -151,7 +151,9 @@ def dynamic_allocation_check(spark: SparkSession) -> CheckResult:
     try:
         check_setting(spark, allow_unencrypted=True)
     except ClusterUnavailable as error:
-        return CheckResult(name, "FAIL", f"{error.message} Only strategies in rounds, such as ParallelSGD, run with it.")
+        return CheckResult(
+            name, "FAIL", f"{error.message} Only strategies in rounds, such as ParallelSGD, run with it."
+        )
     return CheckResult(name, "ok", "spark.dynamicAllocation.enabled is not true, so gangs can run")
 
 

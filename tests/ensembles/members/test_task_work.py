@@ -14,7 +14,7 @@ from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.cluster.tasks import mapped
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.ensembles.members import fit, task_work
-from sparkdl.ensembles.members.member import Member, FittedMembers, Plan
+from sparkdl.ensembles.members.member import FittedMembers, Member, Plan
 from sparkdl.ensembles.members.task_work import MemberWork
 from sparkdl.ensembles.resampling.bootstrap import AllRows
 from sparkdl.io.pickling import ship

@@ -15,7 +15,7 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.algorithms.fedavg import ShardClients, FederatedAveraging
+from sparkdl.rounds.algorithms.fedavg import FederatedAveraging, ShardClients
 from sparkdl.rounds.loop import Rounds
 from sparkdl.training.objective.objective import Objective
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sparkdl.rounds.algorithms.lbfgs import LBFGS, two_loops
-from sparkdl.rounds.line_search import C1, C2, SearchPoint, LineSearch, begin, observe
+from sparkdl.rounds.line_search import C1, C2, LineSearch, SearchPoint, begin, observe
 from sparkdl.rounds.loop import Round, Rounds
 from sparkdl.rounds.parameters import flatten
 from tests.contracts.algorithm_contract import (
@@ -44,7 +44,9 @@ def searched(f, slope, search: LineSearch, most: int) -> tuple[LineSearch, list[
     tried = []
     while search.status == "searching":
         tried.append(search.t)
-        search = observe(LineSearch.from_json(asdict(search)), SearchPoint(search.t, f(search.t), slope(search.t)), most=most)
+        search = observe(
+            LineSearch.from_json(asdict(search)), SearchPoint(search.t, f(search.t), slope(search.t)), most=most
+        )
     return search, tried
 
 

@@ -71,7 +71,9 @@ def test_workers_that_do_not_reach_the_driver():
 def test_connections():
     assert connections_check([ConnectionReport(ONE), ConnectionReport(TWO)]).text == "all 2 connections between 2 hosts"
     assert connections_check([ConnectionReport(ONE), ConnectionReport(ONE)]).text == "all workers are on one host"
-    check = connections_check([ConnectionReport(ONE, {1: "no answer within 5 s"}), ConnectionReport(TWO), ConnectionReport(LOST)])
+    check = connections_check(
+        [ConnectionReport(ONE, {1: "no answer within 5 s"}), ConnectionReport(TWO), ConnectionReport(LOST)]
+    )
     assert check.status == "FAIL"
     assert check.text.startswith(
         "one (10.0.0.1, eth0) cannot connect to two (10.0.0.2, eth0): no answer within 5 s. Open all ports"

@@ -145,7 +145,9 @@ def test_line_has_status_name_and_text():
 
 def test_check_fails_with_findings_and_remedy():
     assert check_result("disk", [], "Free space.", otherwise="2 GB free") == CheckResult("disk", "ok", "2 GB free")
-    assert check_result("disk", ["a", "b"], "Free space.", otherwise="") == CheckResult("disk", "FAIL", "a; b. Free space.")
+    assert check_result("disk", ["a", "b"], "Free space.", otherwise="") == CheckResult(
+        "disk", "FAIL", "a; b. Free space."
+    )
 
 
 def test_long_list_of_findings_is_counted():
