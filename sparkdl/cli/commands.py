@@ -35,7 +35,9 @@ COMMANDS = {
         "Train on a date's rows, publish the model if it is good enough, and score.",
     ),
     "doctor": Command(
-        "sparkdl.cli.doctor:doctor", "Verify an installation on a cluster, and say what to do about it.", stops=False
+        "sparkdl.cli.doctor.command:doctor",
+        "Verify an installation on a cluster, and say what to do about it.",
+        stops=False,
     ),
     "plan": Command("sparkdl.cli.plan:plan", "Predict seconds and bytes of a step for each strategy.", stops=False),
     "report": Command("sparkdl.cli.report:main", "Write the report page of one or several runs.", plain=True),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.law import CLASSIC, CONFINED, TOUCH_CLASSIC, below, room_of
+from tests.law import BUDGETS, CLASSIC, CONFINED, RIDDLES, STANDS_ON, TOUCH_CLASSIC, below, room_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -200,6 +200,9 @@ def short_functions(source: Source) -> Iterator[Finding]:
 def telling_names(source: Source) -> Iterator[Finding]:
     parts = source.path.with_suffix("").parts
     yield from ((1, f"{part!r} says nothing about its content") for part in parts if part.strip("_") in FORBIDDEN_NAMES)
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ClassDef) and node.name in RIDDLES and within(source.module, "sparkdl"):
+            yield node.lineno, f"the class {node.name} says nothing about its content"
 
 
 def no_swallowing(source: Source) -> Iterator[Finding]:
@@ -268,6 +271,14 @@ def test_floor_plan():
     } == {}
 
 
+def test_rooms_keep_their_budgets():
+    lines = Counter[str]()
+    for source in sources(ROOT, PACKAGE):
+        lines[room_of(source.module) or ""] += len(source.text.splitlines())
+    assert set(BUDGETS) == {room for room in STANDS_ON if within(room, "sparkdl")}
+    assert {room: lines[room] for room, budget in BUDGETS.items() if lines[room] > budget} == {}
+
+
 def test_import_of_sparkdl_imports_no_room_and_nothing_heavy():
     script = "import sys, sparkdl; print(*sys.modules)"
     fresh = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -308,6 +319,7 @@ VIOLATIONS = [
     (short_functions, "sparkdl/train.py", long(MAX_FUNCTION_LINES + 1)),
     (telling_names, "sparkdl/common/columns.py", ""),
     (telling_names, "tests/_helpers.py", ""),
+    (telling_names, "sparkdl/ml/fit_monitor.py", "class Watch: ..."),
     (no_swallowing, "sparkdl/training/loop.py", "try:\n    f()\nexcept:\n    'never mind'\n    pass"),
     (no_swallowing, "sparkdl/training/loop.py", "with contextlib.suppress(Exception):\n    f()"),
 ]

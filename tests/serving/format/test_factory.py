@@ -175,7 +175,7 @@ CALL = {"partial": f"{HERE}:by_row", "args": [], "kwargs": {}}
         ("metrics", {"make": "torchmetrics.image.fid:FrechetInceptionDistance", "kwargs": {}}, TRUST),
         ("metrics", {"list": [{"dict": {"a": CALL}}]}, "by_row"),
         ("augment", {"make": f"{HERE}:Doubling", "kwargs": {}}, TRUST),
-        ("callbacks", {"make": "sparkdl.spark.diagnosis.probes:ChannelProbe", "kwargs": {}}, TRUST),
+        ("callbacks", {"make": "sparkdl.cli.doctor.probes:ChannelProbe", "kwargs": {}}, TRUST),
         ("strategy", {"make": "sparkdl.rounds.local_state:LocalState", "kwargs": {}}, TRUST),
         ("model", {"name": "tests.ml.persistence.not_imported:Net"}, TRUST + r"'tests.ml.persistence.not_imported'"),
         ("model", {"name": f"{HERE}:HERE"}, "expected a function"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
+from sparkdl.cli.doctor.checks import dynamic_allocation_check, encryption_check
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.cluster.supervisor import Supervisor
@@ -18,7 +19,6 @@ from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
 from sparkdl.net.addresses import list_interfaces
 from sparkdl.spark import cluster as spark_cluster
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.spark.diagnosis.checks import dynamic_allocation_check, encryption_check
 from sparkdl.spark.slots import capacity as resources
 from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
 from sparkdl.spark.slots.task_resources import TaskResources

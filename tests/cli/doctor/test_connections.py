@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl.net.addresses import listen
-from sparkdl.spark.diagnosis.connections import (
+from sparkdl.cli.doctor.connections import (
     ConnectionReport,
     WorkerAddress,
     absent_check,
@@ -16,7 +15,8 @@ from sparkdl.spark.diagnosis.connections import (
     measure_next,
     representatives,
 )
-from sparkdl.spark.diagnosis.link import LinkSpeed
+from sparkdl.cli.doctor.link import LinkSpeed
+from sparkdl.net.addresses import listen
 
 ONE, TWO = WorkerAddress("one", "10.0.0.1", "eth0", 4001), WorkerAddress("two", "10.0.0.2", "eth0", 4002)
 LOST = WorkerAddress("three", error="'eth9' is neither an interface nor an address of this host.")
@@ -85,7 +85,7 @@ def test_connections():
 
 
 def test_one_worker_per_host_measures_the_link_to_the_next(monkeypatch):
-    monkeypatch.setattr("sparkdl.spark.diagnosis.connections.measure", lambda *destination: destination)
+    monkeypatch.setattr("sparkdl.cli.doctor.connections.measure", lambda *destination: destination)
     workers = [ONE, ONE, TWO, LOST]
     assert [measure_next(workers, rank) for rank in range(4)] == [
         (2, "10.0.0.2", 4002),

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from sparkdl.checkpoint.shared_directory import SharedDirectory
+from sparkdl.cli.doctor.diagnosis import Diagnosis
 from sparkdl.cli.exit_codes import JobExit
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import Count, NonNegative, Positive, checked
-from sparkdl.spark.diagnosis.diagnosis import Diagnosis
 
 
 def doctor(

@@ -18,12 +18,12 @@ from typing import Any
 
 from pyspark import BarrierTaskContext
 
+from sparkdl.cli.doctor.check_result import CheckResult, check_result, listed
+from sparkdl.cli.doctor.link import LinkSpeed, answer_measurements, measure
 from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.net.addresses import interface_of, listen, worker_address
 from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.address_exchange import DriverExchange, Rendezvous
-from sparkdl.spark.diagnosis.check import CheckResult, check_result, listed
-from sparkdl.spark.diagnosis.link import LinkSpeed, answer_measurements, measure
 
 CONNECT = 5.0
 """Seconds until a connection fails."""

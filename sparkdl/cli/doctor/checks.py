@@ -7,10 +7,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sparkdl.cli.doctor.check_result import CheckResult, check_result
+from sparkdl.cli.doctor.connections import unique
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.net.protocol import Endpoint
-from sparkdl.spark.diagnosis.check import CheckResult, check_result
-from sparkdl.spark.diagnosis.connections import unique
 from sparkdl.spark.session import executors
 from sparkdl.spark.slots.capacity import (
     check_encryption,

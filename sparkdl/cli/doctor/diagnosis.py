@@ -13,17 +13,9 @@ import torch
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster.group.world import World, has_gloo
-from sparkdl.data.shard import Shard
-from sparkdl.errors import InvalidInput, SparkdlError
-from sparkdl.io.pickling import ship
-from sparkdl.net.addresses import split_host
-from sparkdl.net.protocol import Endpoint
-from sparkdl.spark.address_exchange import AddressBook
-from sparkdl.spark.cluster import SparkCluster, driver_channel
-from sparkdl.spark.diagnosis import examination
-from sparkdl.spark.diagnosis.check import CheckResult
-from sparkdl.spark.diagnosis.checks import (
+from sparkdl.cli.doctor import examination
+from sparkdl.cli.doctor.check_result import CheckResult
+from sparkdl.cli.doctor.checks import (
     Reports,
     channel_check,
     counted,
@@ -38,7 +30,7 @@ from sparkdl.spark.diagnosis.checks import (
     slots_check,
     versions_check,
 )
-from sparkdl.spark.diagnosis.connections import (
+from sparkdl.cli.doctor.connections import (
     ConnectionReport,
     ConnectionTask,
     WorkerAddress,
@@ -47,8 +39,16 @@ from sparkdl.spark.diagnosis.connections import (
     interface_check,
     link_check,
 )
-from sparkdl.spark.diagnosis.job import collect_each, deadline
-from sparkdl.spark.diagnosis.probes import ChannelProbe, disks
+from sparkdl.cli.doctor.job import collect_each, deadline
+from sparkdl.cli.doctor.probes import ChannelProbe, disks
+from sparkdl.cluster.group.world import World, has_gloo
+from sparkdl.data.shard import Shard
+from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl.io.pickling import ship
+from sparkdl.net.addresses import split_host
+from sparkdl.net.protocol import Endpoint
+from sparkdl.spark.address_exchange import AddressBook
+from sparkdl.spark.cluster import SparkCluster, driver_channel
 from sparkdl.spark.session import executors, setting, share_workers
 from sparkdl.spark.slots.capacity import find_slots
 

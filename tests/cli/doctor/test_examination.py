@@ -8,11 +8,9 @@ from functools import partial
 
 import pytest
 
-from sparkdl.errors import InvalidInput
-from sparkdl.io.pickling import ship
-from sparkdl.spark.diagnosis import examination
-from sparkdl.spark.diagnosis.check import CheckResult, check_result, listed
-from sparkdl.spark.diagnosis.checks import (
+from sparkdl.cli.doctor import examination
+from sparkdl.cli.doctor.check_result import CheckResult, check_result, listed
+from sparkdl.cli.doctor.checks import (
     channel_check,
     disk_check,
     executors_check,
@@ -21,9 +19,11 @@ from sparkdl.spark.diagnosis.checks import (
     run_directory_check,
     versions_check,
 )
-from sparkdl.spark.diagnosis.examination import examine, probe_result, version_of
-from sparkdl.spark.diagnosis.job import cause, collect_each
-from sparkdl.spark.diagnosis.probes import ChannelProbe, disks
+from sparkdl.cli.doctor.examination import examine, probe_result, version_of
+from sparkdl.cli.doctor.job import cause, collect_each
+from sparkdl.cli.doctor.probes import ChannelProbe, disks
+from sparkdl.errors import InvalidInput
+from sparkdl.io.pickling import ship
 from sparkdl.telemetry.channel import Channel
 
 VERSIONS = {"Python": ("3.11", ""), "torch": ("2.13.0+cpu", ""), "numpy": ("2.3.0", "")}

@@ -6,10 +6,10 @@ import socket
 
 import pytest
 
+from sparkdl.cli.doctor import link
+from sparkdl.cli.doctor.link import answer_measurements, measure
 from sparkdl.io.threads import in_background
 from sparkdl.net.addresses import listen
-from sparkdl.spark.diagnosis import link
-from sparkdl.spark.diagnosis.link import answer_measurements, measure
 
 
 @pytest.fixture
