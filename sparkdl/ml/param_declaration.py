@@ -58,7 +58,7 @@ class Declared(Param[Any]):
     Args:
         doc: one line, for ``explainParams`` and docstrings.
         converter: default: none, any value is valid.
-        default: the value if nothing is set; default: none, the Param is required.
+        default: the value if nothing is set; default: None if that is a value, else the Param is required.
         scope: the fits that use it, and the identities that include its value; default: all.
     """
 
@@ -91,7 +91,7 @@ class Declared(Param[Any]):
     def argument(self) -> inspect.Parameter:
         """The argument that sets it."""
         default, kind = (None, self.kind | None) if self.required else (self.default, self.kind)
-        return _argument(self.name, default, kind)
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 param = Declared  # a declaration reads as a function of its arguments
@@ -129,6 +129,8 @@ class ValidatedParams(Params):
         for declared in own_params(cls):
             if declared.name in cls.__annotations__:
                 [declared.kind] = get_args(inspect.get_annotations(cls, eval_str=True)[declared.name]) or [Any]
+                if declared.required and declared.optional:
+                    declared.default = None
             for accessor in _accessors(declared):
                 owner = next((place for place in cls.__mro__ if accessor.__name__ in vars(place)), Params)
                 if not issubclass(owner, ValidatedParams):  # replaces those of pyspark.ml's mixins
@@ -222,10 +224,6 @@ class ConstructedParams(ValidatedParams):
         # None sets a Param only if it turns off a default.
         off = {name for name, param in self.declared().items() if param.default is not None and param.optional}
         self._set(**{name: value for name, value in values.items() if value is not None or name in off})
-
-
-def _argument(name: str, default: Any, kind: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 def _accessor(verb: str, name: str) -> str:

@@ -78,7 +78,6 @@ class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol
         "one per class; the prediction has the largest probability / threshold; with None each is 1. With multiLabel "
         "one per label; a prediction is 1 if the probability exceeds it; with None each is 0.5",
         to_thresholds,
-        None,
     )
     predictionCol: Param[str] = param(
         "column of the predicted class or value, or of the raw output", to_string, "prediction"
@@ -115,7 +114,6 @@ class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInput
     collate: Param[Callable[..., Any] | None] = param(
         "collate(inputs, target) -> (inputs, target), applied to every batch; None leaves batches unchanged",
         to_function,
-        None,
     )
 
 
@@ -125,8 +123,7 @@ class RunParams(ConstructedParams):
     runDir: Param[str | None] = param(
         "the run's directory, a path or URI; a fit with a param map uses a folder in it; None saves nothing",
         to_path,
-        None,
-        (_HOW | Scope.PIPELINE) & ~Scope.TASK,
+        scope=(_HOW | Scope.PIPELINE) & ~Scope.TASK,
     )
     backend: Param[str] = param(
         "how a gang exchanges gradients: nccl, gloo, or auto, which is nccl on GPUs and gloo on CPUs",
@@ -135,14 +132,13 @@ class RunParams(ConstructedParams):
         _RESTARTS,
     )
     taskCpus: Param[int | None] = param(
-        "cores of each task that trains; None takes spark.task.cpus", to_count, None, _HOW
+        "cores of each task that trains; None takes spark.task.cpus", to_count, scope=_HOW
     )
     taskGpus: Param[float | None] = param(
         "GPUs of each task that trains, below 1 if tasks share one; with device='cuda' None is 1, if the executors "
         "have GPUs",
         number(Positive | None, to_float),
-        None,
-        _HOW,
+        scope=_HOW,
     )
     resourceTimeout: Param[float] = param("seconds to wait for task slots", to_amount, 120.0, _RESTARTS)
     collectiveTimeout: Param[float] = param(
@@ -166,16 +162,16 @@ class RunParams(ConstructedParams):
         "restarts of a failed gang; a failure that would recur causes none", number(Natural), 3, _RESTARTS
     )
     minWorkers: Param[int | None] = param(
-        "smallest gang that starts if slots are missing; None takes numWorkers", to_count, None, _RESTARTS
+        "smallest gang that starts if slots are missing; None takes numWorkers", to_count, scope=_RESTARTS
     )
     elasticTimeout: Param[float] = param(
         "seconds to wait for the slots of all workers before fewer start", to_amount, 300.0, _RESTARTS
     )
     maxRounds: Param[int | None] = param(
-        "largest number of rounds of an algorithm; None sets no limit", to_count, None, _ONLY_ROUNDS
+        "largest number of rounds of an algorithm; None sets no limit", to_count, scope=_ONLY_ROUNDS
     )
     maxSeconds: Param[float | None] = param(
-        "seconds after which no other round begins; None sets no limit", to_amount, None, _ONLY_ROUNDS
+        "seconds after which no other round begins; None sets no limit", to_amount, scope=_ONLY_ROUNDS
     )
     telemetry: Param[bool] = param(
         "whether workers report progress, phases and events; False sends only heartbeats", to_boolean, True, _HOW
@@ -209,7 +205,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         _STEPS,
     )
     learningRate: Param[float | None] = param(
-        "learning rate of the optimizer; None takes the optimizer's default", to_amount, None, _STEPS
+        "learning rate of the optimizer; None takes the optimizer's default", to_amount, scope=_STEPS
     )
     optimizerArgs: Param[dict[str, Any]] = param(
         "other arguments of the optimizer by name, such as weight_decay", to_arguments, {}, _STEPS
@@ -218,8 +214,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         "called with the optimizer, and with steps_per_epoch and epochs if it takes them; ReduceLROnPlateau gets the "
         "value of monitor. Rounds step it once a round. With None the learning rate is constant",
         to_function,
-        None,
-        _STEPS,
+        scope=_STEPS,
     )
     schedulerInterval: Param[str] = param(
         "when the scheduler steps: after each 'epoch', or after each optimizer 'step'",
@@ -237,35 +232,30 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         AllReduce(),
     )
     weightCol: Param[str | None] = param(
-        "column of the rows' weights in the loss, at least 0; with None each row weighs 1", to_string, None
+        "column of the rows' weights in the loss, at least 0; with None each row weighs 1", to_string
     )
     validationIndicatorCol: Param[str | None] = param(
-        "boolean column; true marks a validation row, which training does not see; None marks no row",
-        to_string,
-        None,
+        "boolean column; true marks a validation row, which training does not see; None marks no row", to_string
     )
     validationFraction: Param[float | None] = param(
         "share of the rows that are validation rows, as a hash of idCol decides, or without it of inputs and labels; "
         "with None all rows are training rows",
         to_fraction,
-        None,
     )
     classWeights: Param[list[float] | str | None] = param(
         "weights of a classifier's classes in the loss, by which row weights are multiplied: 'balanced', inverse to "
         "their training rows, or a list of one for each class; with None each class weighs 1",
         to_class_weights,
-        None,
     )
     idCol: Param[str | None] = param(
-        "unique integer column that fixes the order of rows; None numbers them on arrival", to_string, None
+        "unique integer column that fixes the order of rows; None numbers them on arrival", to_string
     )
     numWorkers: Param[int | None] = param(
         "workers of a gang, or shards of rounds; one task each. With None a gang takes all slots, at most one for each "
         "batchSize rows; rounds have spark.default.parallelism shards, on GPUs one for each slot, and an ensemble's "
         "member has one worker",
         to_count,
-        None,
-        ~(Scope.RUN | Scope.PIPELINE),
+        scope=~(Scope.RUN | Scope.PIPELINE),
     )
     batchSize: Param[int] = param("rows of the GLOBAL batch", to_count, 256, _NOT_IN_ROUNDS)
     dropLast: Param[bool] = param(
@@ -286,8 +276,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         "backend that compiles the model, such as inductor; if it fails, the model runs uncompiled, with a "
         "warning. With None nothing compiles the model",
         to_string,
-        None,
-        _NOT_IN_ROUNDS,
+        scope=_NOT_IN_ROUNDS,
     )
     cacheOnDevice: Param[str] = param(
         "whether a GPU holds its worker's rows: auto, if they take at most half of the free memory; always or never",
@@ -305,12 +294,11 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
     maxGradNorm: Param[float | None] = param(
         "largest L2 norm of the global gradient, or with local steps of each worker's own; None sets no limit",
         number(Annotated[float, Rule("a number above 0", lambda number: number > 0)] | None, to_float),
-        None,
-        _STEPS,
+        scope=_STEPS,
     )
     microBatches: Param[int] = param("micro-batches of each worker per step", to_count, 1, _STEPS)
     numClasses: Param[int | None] = param(
-        "number of classes, which bounds labels; None takes the width of the model's output", to_several, None
+        "number of classes, which bounds labels; None takes the width of the model's output", to_several
     )
     multiLabel: Param[bool] = param(
         "whether a TorchClassifier's labels are independent, each 0 or 1, in several columns or an array column; the "
@@ -319,15 +307,12 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         False,
     )
     patience: Param[int | None] = param(
-        "epochs, or rounds, without a better value of monitor before training ends; None trains all epochs",
-        to_count,
-        None,
+        "epochs, or rounds, without a better value of monitor before training ends; None trains all epochs", to_count
     )
     monitor: Param[str | None] = param(
         "column of the history that patience, keepBest and ReduceLROnPlateau compare, such as 'valid_auc' for a metric "
         "'auc'; None takes valid_loss, or without validation rows loss or objective",
         to_string,
-        None,
     )
     monitorMode: Param[str] = param(
         "better value of monitor: 'min' or 'max'; 'auto' asks the metric, and minimizes a loss", one_of(MODES), "auto"
@@ -339,13 +324,11 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         "whether the model has the weights of the epoch, or round, with the best value of monitor, not the last; with "
         "None it has them if there are validation rows or patience is set",
         to_boolean,
-        None,
     )
     augment: Param[Callable[..., Any] | None] = param(
         "augment(inputs, target, generator) -> (inputs, target), for training batches; None leaves them unchanged",
         to_function,
-        None,
-        _STEPS,
+        scope=_STEPS,
     )
     callbacks: Param[list[Any]] = param(
         "objects with methods such as on_step(run) and on_epoch(run), called on every rank, with every_rank=False on "
@@ -358,8 +341,7 @@ class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicat
         "steps between two checks that all replicas are equal; None checks after each epoch alone. Strategies whose "
         "replicas are equal only at an epoch's end ignore it",
         to_count,
-        None,
-        _RESTARTS,
+        scope=_RESTARTS,
     )
     trackers: Param[list[Any]] = param(
         "objects with any of on_start, on_step, on_epoch, on_end(run), called on the driver",
