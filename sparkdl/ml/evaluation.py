@@ -241,7 +241,10 @@ def measure(
         classes: whether the model is a classifier; default: if it writes a classifier's columns.
     """
     classes = columns.of_classifier(predictions) if classes is None else classes
-    measured = (_classes if classes else _numbers)(_labelled(predictions, label, columns), label, columns)
+    check_label(predictions, label)
+    if not isinstance(predictions.schema[columns.prediction].dataType, NumericType):
+        raise InvalidInput(f"{columns.prediction} is the model's raw output, which cannot be compared with {label}.")
+    measured = (_classes if classes else _numbers)(predictions.where(col(label).isNotNull()), label, columns)
     if not measured.rows:
         raise InvalidInput(f"no row has a label in the column {label}; expected some.")
     return measured
@@ -309,14 +312,6 @@ def measure_tokens(predictions: DataFrame, label: str, columns: OutputColumns, c
     return ClassifierMetrics(counts, ignored=sum(row[-1] for row in every) - sum(counts.values()))
 
 
-def count(predictions: DataFrame, label: str, columns: OutputColumns) -> ClassifierMetrics:
-    """Count the labelled rows by (label, prediction), without the metrics of probabilities."""
-    rows = _labelled(predictions, label, columns)
-    pairs = rows.groupBy(_class(label), _class(columns.prediction)).count().collect()
-    counts, ignored = _counted(pairs, columns.ignored)
-    return ClassifierMetrics(counts, ignored=ignored)
-
-
 def _counted(groups: Iterable[Any], ignored: int | None) -> tuple[Counts, int]:
     """The counts of groups (label, prediction, number, ...) without the ignored label, and the rows of that label."""
     counts = {(true, predicted): number for true, predicted, number, *_ in groups}
@@ -341,26 +336,20 @@ def _doubles(rows: DataFrame, name: str) -> Column:
     return values.cast("array<double>")
 
 
-def _labelled(predictions: DataFrame, label: str, columns: OutputColumns) -> DataFrame:
-    check_label(predictions, label)
-    if not isinstance(predictions.schema[columns.prediction].dataType, NumericType):
-        raise InvalidInput(f"{columns.prediction} is the model's raw output, which cannot be compared with {label}.")
-    return predictions.where(col(label).isNotNull())
-
-
 def _classes(rows: DataFrame, label: str, columns: OutputColumns) -> ClassifierMetrics:
+    true, predicted = col(label).cast("int").alias("label"), col(columns.prediction).cast("int").alias("prediction")
     probability = columns.probability
     if probability is None or probability not in rows.columns:
-        return count(rows, label, columns)
-    classes = _class(label).alias("label"), _class(columns.prediction).alias("prediction")
-    scored = rows.select(*classes, col(probability).alias("probability")).persist()  # two passes read it
+        counts, ignored = _counted(rows.groupBy(true, predicted).count().collect(), columns.ignored)
+        return ClassifierMetrics(counts, ignored=ignored)
+    scored = rows.select(true, predicted, col(probability).alias("probability")).persist()  # two passes read it
     try:
         chance = F.get(vector_to_array(F.col("probability")), F.col("label"))  # null for an unknown label
         surprise = -F.log(F.greatest(chance, F.lit(_LEAST)))
         sums = scored.groupBy("label", "prediction").agg(F.count("*"), F.sum(surprise)).collect()
         counts, ignored = _counted(sums, columns.ignored)
         loss = math.fsum(row[-1] for row in sums if row[0] != columns.ignored) / max(sum(counts.values()), 1)
-        auc = _auc(scored.where("label in (0, 1)")) if {true for true, _ in counts} == {0, 1} else None
+        auc = _auc(scored.where("label in (0, 1)")) if {index for index, _ in counts} == {0, 1} else None
         return ClassifierMetrics(counts, loss, auc, ignored)
     finally:
         scored.unpersist()
@@ -382,7 +371,3 @@ def _numbers(rows: DataFrame, label: str, columns: OutputColumns) -> RegressorMe
     if not number:
         return RegressorMetrics(0, 0.0, 0.0, None)
     return RegressorMetrics(number, math.sqrt(squared), absolute, 1 - squared / spread if spread else None)
-
-
-def _class(name: str) -> Any:
-    return col(name).cast("int")
