@@ -8,19 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pyspark.ml.param import Param
-from pyspark.ml.param.shared import (
-    HasFeaturesCol,
-    HasInputCols,
-    HasLabelCol,
-    HasPredictionCol,
-    HasProbabilityCol,
-    HasRawPredictionCol,
-    HasSeed,
-    HasThresholds,
-    HasValidationIndicatorCol,
-    HasWeightCol,
-)
+from pyspark.ml.param import Param, shared
 from torch import nn
 
 from sparkdl.cluster.group.devices import BACKENDS
@@ -71,7 +59,13 @@ _ONLY_ROUNDS = ~(Scope.GANG | Scope.TASK | Scope.RUN)
 _RESTARTS = Scope.GANG | Scope.MEMBERS
 
 
-class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol, HasThresholds):
+class PredictionParams(
+    OutputColumnParams,
+    shared.HasPredictionCol,
+    shared.HasRawPredictionCol,
+    shared.HasProbabilityCol,
+    shared.HasThresholds,
+):
     """Output columns of a model."""
 
     thresholds: Param[list[float] | None] = param(
@@ -90,7 +84,7 @@ class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol
     )
 
 
-class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInputCols, HasLabelCol):
+class OutputParams(InputColumnParams, PredictionParams, shared.HasFeaturesCol, shared.HasInputCols, shared.HasLabelCol):
     """Input, label and output columns, shared by estimators and models."""
 
     inputCols: Param[list[str]] = param(
@@ -185,7 +179,7 @@ class RunParams(ConstructedParams):
     )
 
 
-class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicatorCol, HasSeed):
+class TrainingParams(OutputParams, RunParams, shared.HasWeightCol, shared.HasValidationIndicatorCol, shared.HasSeed):
     """The model, its objective and its training."""
 
     model: Param[ModelFactory | nn.Module] = param(

@@ -7,19 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.ml.param import Param
-from pyspark.ml.param.shared import (
-    HasFeaturesCol,
-    HasInputCols,
-    HasLabelCol,
-    HasPredictionCol,
-    HasProbabilityCol,
-    HasRawPredictionCol,
-    HasSeed,
-    HasThresholds,
-    HasValidationIndicatorCol,
-    HasWeightCol,
-)
+from pyspark.ml.param import Param, shared
 from torch import nn
 from typing_extensions import Self
 
@@ -31,7 +19,13 @@ from sparkdl.training.objective.loss import LossFunction
 from sparkdl.training.objective.objective import ModelFactory, OptimizerFactory, SchedulerFactory
 from sparkdl.training.strategies import Strategy
 
-class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol, HasThresholds):
+class PredictionParams(
+    OutputColumnParams,
+    shared.HasPredictionCol,
+    shared.HasRawPredictionCol,
+    shared.HasProbabilityCol,
+    shared.HasThresholds,
+):
     thresholds: Param[list[float] | None]
     predictionCol: Param[str]
     rawPredictionCol: Param[str]
@@ -45,7 +39,7 @@ class PredictionParams(OutputColumnParams, HasPredictionCol, HasRawPredictionCol
     def getProbabilityCol(self) -> str: ...
     def setProbabilityCol(self, value: str) -> Self: ...
 
-class OutputParams(InputColumnParams, PredictionParams, HasFeaturesCol, HasInputCols, HasLabelCol):
+class OutputParams(InputColumnParams, PredictionParams, shared.HasFeaturesCol, shared.HasInputCols, shared.HasLabelCol):
     inputCols: Param[list[str]]
     featuresCol: Param[str]
     labelCol: Param[str | list[str] | None]
@@ -115,7 +109,7 @@ class RunParams(ConstructedParams):
     def getLogLevel(self) -> str: ...
     def setLogLevel(self, value: str) -> Self: ...
 
-class TrainingParams(OutputParams, RunParams, HasWeightCol, HasValidationIndicatorCol, HasSeed):
+class TrainingParams(OutputParams, RunParams, shared.HasWeightCol, shared.HasValidationIndicatorCol, shared.HasSeed):
     model: Param[ModelFactory | nn.Module]
     loss: Param[LossFunction | nn.Module]
     modelArgs: Param[dict[str, Any]]

@@ -105,7 +105,13 @@ class WeightsByClass:
 
     def _summed(self, frame: DataFrame, columns: Columns) -> dict[tuple[Any, ...], Fraction]:
         """The total weights by (label, whether the rows are validation rows), from one job."""
-        self._check_type(frame, columns)
+        (target,) = columns.targets
+        kind = frame.schema[target.name].dataType
+        if not isinstance(kind, NumericType | BooleanType):
+            raise InvalidInput(
+                f"classWeights is set, and label column {target.name!r} has type {kind.simpleString()[:200]}; expected "
+                "one class index per row."
+            )
         label, own = _label_and_weight(columns)
         held = F.lit(False)
         if columns.validation is not None:
@@ -120,27 +126,17 @@ class WeightsByClass:
                 "expected such weights beside classWeights."
             )
         totals = {key: total for key, (total, _) in sums.items() if key[0] is None or key[0] != self.classes.ignored}
-        self._check_labels({label for label, _ in totals}, columns)
+        self._check_labels({label for label, _ in totals}, target.name)
         return totals
 
-    def _check_type(self, frame: DataFrame, columns: Columns) -> None:
-        (target,) = columns.targets
-        kind = frame.schema[target.name].dataType
-        if not isinstance(kind, NumericType | BooleanType):
-            raise InvalidInput(
-                f"classWeights is set, and label column {target.name!r} has type {kind.simpleString()[:200]}; expected "
-                "one class index per row."
-            )
-
-    def _check_labels(self, labels: Collection[float | None], columns: Columns) -> None:
-        (target,) = columns.targets
+    def _check_labels(self, labels: Collection[float | None], column: str) -> None:
         most = self._count or _MOST_CLASSES
         for label in labels:
             if label is None or not (label.is_integer() and 0 <= label < most):
                 reason = f" classWeights has {most} numbers." if isinstance(self.given, tuple) else ""
                 found = "null" if label is None else int(label) if label.is_integer() else label
                 raise InvalidInput(
-                    f"label column {target.name!r} holds {found}; expected class indices from 0 to {most - 1}."
+                    f"label column {column!r} holds {found}; expected class indices from 0 to {most - 1}."
                     f"{reason} pyspark.ml.feature.StringIndexer makes class indices from any labels."
                 )
 

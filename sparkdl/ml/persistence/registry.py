@@ -26,8 +26,6 @@ from sparkdl.io import files
 from sparkdl.io.fields import CheckedFields
 from sparkdl.io.files import Folder
 
-__all__ = ["Versions"]
-
 CURRENT = "CURRENT"
 _FOLDER, _ABOUT, _FATE, _MODEL = "versions", "version.json", "fate.json", "model"
 _PUBLISHED, _REJECTED = "published", "refused"

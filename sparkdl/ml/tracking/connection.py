@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,12 +24,12 @@ def connect(tracking_uri: str | None) -> tuple[Any, bool]:
     mlflow = required("mlflow", EXTRA)
     current = str(mlflow.get_tracking_uri())
     uri = current if tracking_uri is None else tracking_uri
-    with translate_store_errors(uri):
+    with store_errors(uri):
         return mlflow.MlflowClient(uri), uri == current
 
 
 @contextmanager
-def translate_store_errors(uri: str) -> Iterator[None]:
+def store_errors(uri: str) -> Iterator[None]:
     """Convert the errors of a store in the block; raises ``InvalidInput`` if MLflow does not answer."""
     try:
         yield
@@ -66,3 +67,9 @@ def make_experiment(client: Any, name: str | None) -> str:
         if experiment is None:
             raise
         return str(experiment.experiment_id)
+
+
+def metrics_of(figures: Mapping[str, float], step: int) -> list[Any]:
+    """MLflow's metrics of a step at the present time; "_" replaces refused characters of their names."""
+    metric, now = required("mlflow.entities", EXTRA).Metric, int(time.time() * 1000)
+    return [metric(REFUSED.sub("_", name), value, now, step) for name, value in figures.items()]

@@ -33,7 +33,8 @@ from sparkdl.ml.tracking.connection import (
     connect,
     experiment_id,
     make_experiment,
-    translate_store_errors,
+    metrics_of,
+    store_errors,
 )
 from sparkdl.ml.tracking.mlflow_model import log_model, register, served_torch_model
 from sparkdl.ml.tracking.tracker import TrackerContext, read_row
@@ -95,7 +96,7 @@ class MLflow(CheckedFields):
             InvalidInput: MLflow is not installed or cannot be reached, or the settings contradict the active run.
         """
         client, default = connect(self.tracking_uri)
-        with translate_store_errors(client.tracking_uri):
+        with store_errors(client.tracking_uri):
             active = required("mlflow", EXTRA).active_run() if default else None
             if active is None:
                 place = MLflowDestination(experiment_id(client, self.experiment, default=default))
@@ -121,8 +122,6 @@ class MLflow(CheckedFields):
 
 
 class _TrackedRun:
-    """Logs one run."""
-
     def __init__(self, settings: MLflow, client: Any, place: MLflowDestination, name: str) -> None:
         self._settings, self._client, self._place, self._name = settings, client, place, name
         self._run_id: str | None = None
@@ -143,7 +142,8 @@ class _TrackedRun:
 
     def on_step(self, run: TrackerContext) -> None:
         if self._run_id is not None:
-            self._measure(run.clock["step"], {f"step_{name}": value for name, value in run.values.items()})
+            figures = {f"step_{name}": value for name, value in run.values.items()}
+            self._waiting += metrics_of(figures, run.clock["step"])
             if time.monotonic() - self._sent >= _EVERY:
                 self._send(self._run_id)
 
@@ -151,7 +151,7 @@ class _TrackedRun:
         if self._run_id is not None:
             number, figures = read_row(run.history[-1])
             self._last = max(self._last, number)
-            self._measure(number, figures)
+            self._waiting += metrics_of(figures, number)
             self._send(self._run_id)
 
     def on_end(self, run: TrackerContext) -> None:
@@ -187,10 +187,6 @@ class _TrackedRun:
         params = [entities.Param(name, text) for name, text in texts.items() if name not in logged]
         for start in range(0, len(params), _BATCH):
             self._client.log_batch(run_id, params=params[start : start + _BATCH])
-
-    def _measure(self, step: int, figures: Mapping[str, float]) -> None:
-        metric, now = required("mlflow.entities", EXTRA).Metric, int(time.time() * 1000)
-        self._waiting += [metric(REFUSED.sub("_", name), value, now, step) for name, value in figures.items()]
 
     def _send(self, run_id: str, _: TrackerContext | None = None) -> None:
         waiting, self._waiting = self._waiting, []  # a failed request is not repeated

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +15,7 @@ from sparkdl import __version__
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields
 from sparkdl.io.optional_imports import required
-from sparkdl.ml.tracking.connection import (
-    EXTRA,
-    REFUSED,
-    connect,
-    experiment_id,
-    make_experiment,
-    translate_store_errors,
-)
+from sparkdl.ml.tracking.connection import EXTRA, connect, experiment_id, make_experiment, metrics_of, store_errors
 from sparkdl.ml.tracking.mlflow_model import log_model, register
 from sparkdl.ml.tracking.pipeline_model import VerifiedColumns, check_stages, verify
 from sparkdl.spark.session import qualify
@@ -70,7 +62,7 @@ class Registration(CheckedFields):
         """
         check_stages(stages)
         client, default = connect(self.tracking_uri)
-        with translate_store_errors(client.tracking_uri):
+        with store_errors(client.tracking_uri):
             experiment_id(client, self.experiment, default=default)
             client.search_registered_models(max_results=1)
 
@@ -113,7 +105,7 @@ class Registration(CheckedFields):
     ) -> dict[str, str]:
         """Log a run, its metrics and the pipeline, and register it, unless ``version`` is registered already."""
         client, default = connect(self.tracking_uri)
-        with translate_store_errors(client.tracking_uri):
+        with store_errors(client.tracking_uri):
             experiment = experiment_id(client, self.experiment, default=default)
             experiment = experiment or make_experiment(client, self.experiment)
         run, found = self._earlier(client, experiment, version)
@@ -123,9 +115,7 @@ class Registration(CheckedFields):
                 # User, and notebook, job or commit.
                 resolved = required("mlflow.tracking.context.registry", EXTRA).resolve_tags(tags)
                 run = client.create_run(experiment, tags=resolved, run_name=version)
-            metric, now = required("mlflow.entities", EXTRA).Metric, int(time.time() * 1000)
-            figures = [metric(REFUSED.sub("_", name), value, now, 0) for name, value in metrics.items()]
-            client.log_batch(run.info.run_id, metrics=figures)
+            client.log_batch(run.info.run_id, metrics=metrics_of(metrics, 0))
             logged = log_model(client, run, verified.served(uri), code_paths=self.code_paths)
             found = register(client, logged, self.name, tags)
         client.set_terminated(run.info.run_id, "FINISHED")

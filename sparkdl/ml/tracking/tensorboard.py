@@ -53,8 +53,6 @@ class TensorBoard(CheckedFields):
 
 
 class _TensorBoardRun:
-    """The event files of one run."""
-
     def __init__(self, folder: str) -> None:
         self._mirror = EventFileMirror(folder, (_STEPS,))
         self._rows, self._steps = ScalarCharts(self._mirror), ScalarCharts(self._mirror, _STEPS)

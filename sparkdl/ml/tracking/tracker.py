@@ -27,8 +27,6 @@ from typing import Any
 from sparkdl.telemetry.event import Event
 from sparkdl.training.callbacks.callback import check_methods
 
-__all__ = ["TrackerContext", "TrackerList"]
-
 ROWS = ("member", "round", "epoch")  # the kinds of rows; a member's row also has the figures of its last epoch
 
 
