@@ -33,12 +33,9 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
         watch.begin(fit.data.sparkSession)
         if checkpointer is not None and "callbacks" in (fit.run.load(IDENTITY) or fit.descriptions):
             fit.run.save(IDENTITY, fit.descriptions)
+        training = replace(fit.training, checkpointer=checkpointer)
         workers: list[TrainingResult] = supervisor.gang(
-            replace(fit.training, checkpointer=checkpointer),
-            fit.data,
-            fit.columns,
-            listener=watch.event_log,
-            attempt=attempt,
+            training, fit.data, fit.columns, listener=watch.event_log, attempt=attempt
         )
         if checkpointer is not None:  # the workers have compared the callbacks with the earlier version's
             fit.run.save(IDENTITY, fit.descriptions)
@@ -79,12 +76,7 @@ def _make_supervisor(cluster: Cluster, fit: FitSpec, checkpointer: Checkpointer 
             "smaller gang never grows.",
             stacklevel=4,
         )
+    stop = None if checkpointer is None or checkpointer.temporary else checkpointer.checkpoints.attempts.ask_to_stop
     return Supervisor(
-        cluster,
-        max_restarts=fit.max_restarts,
-        min_size=least,
-        elastic_timeout=fit.elastic_timeout,
-        on_stop=None
-        if checkpointer is None or checkpointer.temporary
-        else checkpointer.checkpoints.attempts.ask_to_stop,
+        cluster, max_restarts=fit.max_restarts, min_size=least, elastic_timeout=fit.elastic_timeout, on_stop=stop
     )

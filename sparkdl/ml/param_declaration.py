@@ -120,9 +120,8 @@ class ValidatedParams(Params):
         super().__init__()
         defaults = {name: param.default for name, param in self.declared().items() if not param.required}
         # Copies, so that instances share no mutable value.
-        self._setDefault(
-            **{name: value if isinstance(value, partial) else copy.deepcopy(value) for name, value in defaults.items()}
-        )
+        copied = {name: one if isinstance(one, partial) else copy.deepcopy(one) for name, one in defaults.items()}
+        self._setDefault(**copied)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -32,11 +32,7 @@ _ROW = "sparkdl row"
 
 
 def with_outputs(
-    dataset: DataFrame,
-    scorer: Scorer,
-    broadcast: ModelBroadcast,
-    names: Mapping[str, str],
-    classes: int | None = None,
+    dataset: DataFrame, scorer: Scorer, broadcast: ModelBroadcast, names: Mapping[str, str], classes: int | None = None
 ) -> DataFrame:
     """Add a scorer's output columns to the rows.
 
