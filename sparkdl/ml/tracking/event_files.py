@@ -78,12 +78,11 @@ class ScalarCharts:
 class EventFileMirror:
     """A folder at any URI, and folders in it: files are written on this host, and copied if the URI is elsewhere."""
 
-    def __init__(self, uri: str, inner: tuple[str, ...]) -> None:
+    def __init__(self, uri: str) -> None:
         self._folder, path = files.Folder.of(uri), files.local_path(uri)
         self._temporary = tempfile.TemporaryDirectory(prefix="sparkdl-") if path is None else None
         self._path = self._temporary.name if self._temporary is not None else str(path)
-        self._inner, self._sizes = ("", *inner), dict[str, int]()
-        self._copied, self._took = -math.inf, 0.0
+        self._sizes, self._copied, self._took = dict[str, int](), -math.inf, 0.0
 
     def turn(self, inner: str) -> str:
         """Wait until a new file's name is the last, unless that takes over 2 s; return the local folder."""
@@ -108,13 +107,12 @@ class EventFileMirror:
 
     def _copy(self, *, changed: bool) -> None:
         start = time.monotonic()
-        for inner in self._inner:
-            for file in sorted(Path(self._path, inner).glob(_FILES)):
-                name = os.path.join(inner, file.name)
-                if name not in self._sizes or (changed and file.stat().st_size != self._sizes[name]):
-                    content = file.read_bytes()
-                    self._folder.write(name, content)
-                    self._sizes[name] = len(content)
+        for file in sorted(Path(self._path).rglob(_FILES)):
+            name = str(file.relative_to(self._path))
+            if name not in self._sizes or (changed and file.stat().st_size != self._sizes[name]):
+                content = file.read_bytes()
+                self._folder.write(name, content)
+                self._sizes[name] = len(content)
         if changed:
             self._copied = time.monotonic()
             self._took = self._copied - start

@@ -59,9 +59,8 @@ class VerifiedColumns:
 
     def served(self, path: str) -> ServedModel:
         """The pipeline in a folder, for MLflow."""
-        signature = required("mlflow.models", "mlflow").ModelSignature(
-            columns_schema(self.inputs), columns_schema(self.outputs)
-        )
+        schemas = map(columns_schema, (self.inputs, self.outputs))
+        signature = required("mlflow.models", "mlflow").ModelSignature(*schemas)
         return ServedModel(lambda folder: files.copy(path, folder), signature)
 
 

@@ -54,7 +54,7 @@ class TensorBoard(CheckedFields):
 
 class _TensorBoardRun:
     def __init__(self, folder: str) -> None:
-        self._mirror = EventFileMirror(folder, (_STEPS,))
+        self._mirror = EventFileMirror(folder)
         self._rows, self._steps = ScalarCharts(self._mirror), ScalarCharts(self._mirror, _STEPS)
 
     def on_start(self, run: TrackerContext) -> None:
