@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import Annotated, Any
 
@@ -145,13 +145,11 @@ class Elastic:
         if sizes is None:
             yield listener
             return
-        growing = size < sizes.most
+        growing: AbstractContextManager[Listener] = nullcontext(listener)
+        if size < sizes.most:
+            growing = _growing(self._cluster, sizes, size, cancellation, listener)
         try:
-            with (
-                _growing(self._cluster, sizes, size, cancellation, listener)
-                if growing
-                else nullcontext(listener) as receive
-            ):
+            with growing as receive:
                 yield receive
         except ClusterUnavailable as error:
             if size == sizes.least:

@@ -59,18 +59,19 @@ def _block(rows: int, tensors: Mapping[str, Input]) -> bytes:
     for name, tensor in tensors.items():
         values = tensor.values if isinstance(tensor, Ragged) else tensor
         about: dict[str, Any] = {"name": name, "dtype": _DTYPES[values.dtype], "shape": list(values.shape[1:])}
-        pieces.append(_bytes(values))
+        pieces.append(bytes_of(values))
         if isinstance(tensor, Ragged):
             about |= {"values": len(values), "padding": tensor.padding}
-            pieces.append(_bytes(tensor.bounds))
+            pieces.append(bytes_of(tensor.bounds))
         columns.append(about)
     header = json.dumps({"rows": rows, "columns": columns}).encode()
     header += b" " * (-len(header) % 8)
     return b"".join([struct.pack("<Q", len(header)), header, *pieces])
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+def bytes_of(tensor: Tensor) -> bytes:
+    """The bytes of a tensor's values, in row-major order."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
 def _header(block: bytes | memoryview) -> tuple[dict[str, Any], int]:

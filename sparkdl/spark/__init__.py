@@ -1,5 +1,5 @@
 """Gangs and rounds on a Spark cluster.
 
 ``SparkCluster`` (cluster.py) runs a gang as one barrier job, with a worker in each task (barrier.py). Rounds are
-ordinary tasks (tasks.py). All calls into the JVM are in resources.py, jvm.py and job_watch.py.
+ordinary tasks (tasks.py). All calls into the JVM are in session.py, jvm.py and the runner of tasks.
 """

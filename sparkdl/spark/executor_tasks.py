@@ -24,21 +24,19 @@ from sparkdl.data.column_file import Layout
 from sparkdl.data.columns import Columns
 from sparkdl.data.fingerprint import fingerprint
 from sparkdl.data.shard import Shard
-from sparkdl.data.shard_store import ShardStore, empty_shard, pack, rows_in
+from sparkdl.data.shard_store import ShardStore, bytes_of, empty_shard, pack, rows_in
 from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import unpack_state
 from sparkdl.io.threads import torch_threads
 from sparkdl.spark.python_worker import freeze_imports, local_directories, local_directory
+from sparkdl.spark.session import SharedBytes, shared
 from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
-from sparkdl.spark.tensor_chunks import PIECES, RESULT_CHUNK, ChunkHeader, TaskRow, bytes_of, cut_tensors, record_batch
+from sparkdl.spark.tensor_chunks import PIECES, RESULT_CHUNK, ChunkHeader, TaskRow, cut_tensors, record_batch
 from sparkdl.telemetry.task_recorder import Reporting
 
 PACKED = "shard int, block int, rows bigint, about string, payload binary"
-
-Payload = bytes | Any
-"""Bytes within a task, or a broadcast of them."""
 
 CHANGED = (
     "after an executor was lost, Spark recomputed its rows with other values. The query is not deterministic, for "
@@ -125,8 +123,8 @@ class PackedData:
 class MapTask:
     """Maps shards, and splits tensors that are too large for a reduction on the driver into chunks."""
 
-    work: Payload  # the pickled MapReduce
-    state: Payload
+    work: SharedBytes  # the pickled MapReduce
+    state: SharedBytes
     data: PackedData
     most: int  # bytes of all shards' tensors that the driver reduces
     cut: bool  # whether to split large tensors; if False, a large result is left out and marked ``large``
@@ -157,7 +155,7 @@ class MapTask:
         drain(rows)
 
     def _map(self, index: int) -> Iterator[TaskRow]:
-        state = unpack_state(value_of(self.state))
+        state = unpack_state(shared(self.state))
         result = map_shard(self.work, state, partial(self.data.open, index), index, self.reporting, device=self.device)
         size = sum(tensor.nbytes for tensor in result.tensors.values())
         if size * len(self.data.shard_rows) <= self.most:
@@ -177,7 +175,7 @@ class MapTask:
 class ReduceTask:
     """Reduces chunks, sorted by chunk number and then by shard."""
 
-    work: Payload
+    work: SharedBytes
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row per chunk, with the number of reduced shards in place of the shard's index.
@@ -188,7 +186,7 @@ class ReduceTask:
 
     def _reduced(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
-        reduce = unship(value_of(self.work)).reduce
+        reduce = unship(shared(self.work)).reduce
         rows = (row for batch in batches for row in zip(*batch.columns, strict=True))
         for (piece, text), chunks in itertools.groupby(rows, lambda row: (row[1].as_py(), row[2].as_py())):
             header, tree, shards = ChunkHeader(*json.loads(text)), TreeReducer(reduce), 0
@@ -200,7 +198,7 @@ class ReduceTask:
 
 
 def map_shard(
-    work: Payload, state: Any, shard: Callable[[], Shard], index: int, reporting: Reporting, *, device: str
+    work: SharedBytes, state: Any, shard: Callable[[], Shard], index: int, reporting: Reporting, *, device: str
 ) -> TaskResult:
     """``mapped`` with the cores and the GPU of the running Spark task; an InvalidInput of the rows is a result too."""
     context = TaskContext.get()
@@ -209,22 +207,10 @@ def map_shard(
     try:
         with torch_threads(threads):
             return mapped(
-                value_of(work),
-                state,
-                shard(),
-                index=index,
-                reporting=reporting,
-                attempt=attempt,
-                choose_device=choose,
+                shared(work), state, shard(), index=index, reporting=reporting, attempt=attempt, choose_device=choose
             )
     except InvalidInput as error:
         return TaskResult.of_error(index, error)
-
-
-def value_of(payload: Payload) -> bytes:
-    """The bytes of a broadcast, or of a task."""
-    value: bytes = payload if isinstance(payload, bytes) else payload.value
-    return value
 
 
 def drain(rows: Iterable[Any]) -> None:

@@ -27,11 +27,11 @@ from sparkdl.data.shard_store import ShardStore
 from sparkdl.data.spool import Spool
 from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
 from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
-from sparkdl.spark.executor_tasks import CHANGED, PackedData, Payload, drain, expect_rows, map_shard, store_of
+from sparkdl.spark.executor_tasks import CHANGED, PackedData, drain, expect_rows, map_shard, store_of
 from sparkdl.spark.job_watch import tagged
 from sparkdl.spark.jvm import GONE, JVM_ERRORS
 from sparkdl.spark.python_worker import freeze_imports, local_directory
-from sparkdl.spark.session import TaggedJobs
+from sparkdl.spark.session import SharedBytes, TaggedJobs
 from sparkdl.telemetry.task_recorder import Reporting
 
 EachRow = tuple[int, bytes]
@@ -44,7 +44,7 @@ _SMALL = 1 << 14  # bytes of a result that the driver collects when its task end
 class IndependentTask:
     """Maps all rows, or one shard."""
 
-    work: Payload  # the pickled MapReduce
+    work: SharedBytes  # the pickled MapReduce
     data: PackedData
     indices: tuple[int, ...]  # of the tasks, one per partition; or of the shards to map
     attempts: int  # of Spark for a task, before it fails the job

@@ -21,6 +21,7 @@ import traceback
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
@@ -41,7 +42,8 @@ def load_pytorch(rows: Iterable[Any]) -> Iterator[Any]:
         yield from rows
     elif not _signal_daemon():
         yield from rows
-        threading.Thread(target=_import, name="sparkdl-warm-up", daemon=True).start()
+        # Not torch._dynamo: its circular imports could meet a task's, and Python then shows modules half-initialized.
+        threading.Thread(target=import_module, args=("torch",), name="sparkdl-warm-up", daemon=True).start()
 
 
 def main() -> None:
@@ -97,11 +99,6 @@ def _preload(number: int, frame: FrameType | None) -> None:
 
 def _ignore(number: int, frame: FrameType | None) -> None:
     """Unlike SIG_IGN, programs that workers start do not inherit a handler."""
-
-
-def _import() -> None:
-    # Not torch._dynamo: its circular imports could meet a task's, and Python then shows modules half-initialized.
-    import torch  # noqa: F401
 
 
 if __name__ == "__main__":

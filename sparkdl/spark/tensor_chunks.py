@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sparkdl.cluster.tasks import TaskResult, Tensors
+from sparkdl.data.shard_store import bytes_of
 
 PIECES = "shard int, piece int, name string, payload binary"
 
@@ -123,8 +124,3 @@ def assembled(rows: Iterable[TaskRow]) -> Tensors:
         tensors[header.name].view(-1)[header.first : header.first + len(values)] = values
         order[header.name] = min(piece, order.get(header.name, piece))
     return {name: tensors[name] for name in sorted(order, key=order.__getitem__)}
-
-
-def bytes_of(tensor: Tensor) -> bytes:
-    """The bytes of a tensor's values."""
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes() if len(tensor) else b""

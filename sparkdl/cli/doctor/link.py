@@ -12,9 +12,10 @@ import statistics
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from sparkdl.io.threads import in_background, watching
 
@@ -57,7 +58,7 @@ def answer_measurements(listening: socket.socket) -> Iterator[None]:
                 connection, _ = listening.accept()
             except TimeoutError:
                 continue
-            in_background(_answers(connection), "sparkdl link")
+            in_background(partial(_answer, connection), "sparkdl link")
 
     with watching(serve, "sparkdl links"):
         yield
@@ -96,18 +97,15 @@ def _stream(connection: socket.socket) -> tuple[float, float]:
         connection.send(_CHUNK)
 
 
-def _answers(connection: socket.socket) -> Callable[[], None]:
-    def answer() -> None:
-        with connection:
-            connection.settimeout(WAIT)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for _ in range(_PINGS):
-                connection.sendall(_exactly(connection, 1))
-            connection.sendall(_REPLY.pack(*_count(connection)))
-            while connection.recv(len(_CHUNK)):  # until the sender closes
-                pass
-
-    return answer
+def _answer(connection: socket.socket) -> None:
+    with connection:
+        connection.settimeout(WAIT)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(_PINGS):
+            connection.sendall(_exactly(connection, 1))
+        connection.sendall(_REPLY.pack(*_count(connection)))
+        while connection.recv(len(_CHUNK)):  # until the sender closes
+            pass
 
 
 def _count(connection: socket.socket) -> tuple[float, float]:

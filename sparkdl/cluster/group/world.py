@@ -155,10 +155,8 @@ class Group:
     def _trade(self, sent: Sequence[Tensor], received: Sequence[Tensor], *, wait: bool) -> Any:
         received[self.rank].copy_(sent[self.rank])
         peers = [(self.rank + far) % self.size for far in range(1, self.size)]
-        return _result(
-            self._send_and_receive([sent[rank] for rank in peers], [received[rank] for rank in peers], peers),
-            wait=wait,
-        )
+        messages = self._send_and_receive([sent[rank] for rank in peers], [received[rank] for rank in peers], peers)
+        return _result(messages, wait=wait)
 
     def _send_and_receive(self, sent: Sequence[Tensor], received: Sequence[Tensor], peers: Sequence[int]) -> _Messages:
         # Receives first: gloo sends a tensor when its receiver is ready; that message must not queue behind data.
