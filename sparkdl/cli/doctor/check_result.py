@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +38,8 @@ def check_result(name: str, findings: Sequence[str], remedy: str, *, otherwise: 
     return CheckResult(name, "FAIL", f"{listed(findings)}. {remedy}")
 
 
-def listed(findings: Sequence[str]) -> str:
-    """Join the first findings, and count the others."""
-    more = [f"{len(findings) - _MOST} more"] if len(findings) > _MOST else []
-    return "; ".join([*findings[:_MOST], *more])
+def listed(findings: Iterable[str]) -> str:
+    """Join the first findings without repeats, and count the others."""
+    different = [*dict.fromkeys(findings)]
+    more = [f"{len(different) - _MOST} more"] if len(different) > _MOST else []
+    return "; ".join([*different[:_MOST], *more])

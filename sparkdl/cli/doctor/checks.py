@@ -8,7 +8,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkdl.cli.doctor.check_result import CheckResult, check_result
-from sparkdl.cli.doctor.connections import unique
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.session import executors
@@ -41,7 +40,7 @@ def executors_check(reports: Reports, errors: Sequence[str], registered: int) ->
     """Whether tasks ran on all executors, and without errors."""
     hosts = sorted({report["host"] for report in reports})
     text = f"Python tasks ran on {reached(reports)}: {', '.join(hosts) or 'none'}"
-    findings = unique(error.rstrip(".") for error in errors)
+    findings = [error.rstrip(".") for error in errors]
     findings += [f"{text}, but {registered} are registered"] if len(distinct(reports)) < registered else []
     return check_result("executors", findings, BUSY, otherwise=text)
 
@@ -59,13 +58,13 @@ def versions_check(reports: Reports, driver: Mapping[str, tuple[str | None, str]
                 texts.append(f"{name} {version}, on the driver {ours or 'none'}")
         findings += [f"{report['host']} has {', '.join(texts)}"] if texts else []
     same = ", ".join(f"{name} {version}" for name, (version, _) in driver.items())
-    return check_result("versions", unique(findings), VERSIONS, otherwise=f"{same} on driver and executors")
+    return check_result("versions", findings, VERSIONS, otherwise=f"{same} on driver and executors")
 
 
 def missing_modules(reports: Reports) -> list[str]:
     """The modules that some executor cannot import."""
     absent = [name for report in reports for name, (version, _) in report["versions"].items() if version is None]
-    return unique(absent)
+    return [*dict.fromkeys(absent)]
 
 
 def _release(version: str) -> str:
@@ -80,7 +79,7 @@ def gloo_check(reports: Reports) -> CheckResult:
         if not has_gloo:
             version = report["versions"]["torch"][0] or "cannot be imported"
             findings.append(f"{report['host']}: {error or f'torch {version} has no gloo'}")
-    return check_result("gloo", unique(findings), GLOO, otherwise=f"torch has gloo on {reached(reports)}")
+    return check_result("gloo", findings, GLOO, otherwise=f"torch has gloo on {reached(reports)}")
 
 
 def disk_check(reports: Reports, min_free_gb: float) -> CheckResult:
@@ -97,7 +96,7 @@ def disk_check(reports: Reports, min_free_gb: float) -> CheckResult:
                 findings.append(f"{place} has {size / _GB:.1f} GB free: {expected}")
     size, place = min(free, default=(0, "no folder"))
     least = f"the least free space is {size / _GB:.1f} GB in {place}"
-    return check_result("disk", unique(findings), DISK, otherwise=f"{reached(reports)} can write local files; {least}")
+    return check_result("disk", findings, DISK, otherwise=f"{reached(reports)} can write local files; {least}")
 
 
 def channel_check(reports: Reports, endpoint: Endpoint | None, listen_error: str) -> CheckResult:
@@ -114,7 +113,7 @@ def channel_check(reports: Reports, endpoint: Endpoint | None, listen_error: str
         findings += [f"{report['host']} cannot connect to the driver, {'; '.join(reasons)}"] if reasons else []
     address = f"{endpoint.addresses[0]} port {endpoint.port}"
     connected = f"{reached(reports)} can connect to the driver at {address}"
-    return check_result("driver", unique(findings), CHANNEL, otherwise=connected)
+    return check_result("driver", findings, CHANNEL, otherwise=connected)
 
 
 def run_directory_check(reports: Reports) -> CheckResult:
@@ -125,9 +124,8 @@ def run_directory_check(reports: Reports) -> CheckResult:
         if not shared:
             reason = f" ({error})" if error else ""
             findings.append(f"{report['host']} does not see what the driver wrote there{reason}")
-    return check_result(
-        "run directory", unique(findings), RUN_DIRECTORY, otherwise=f"shared by the driver and {reached(reports)}"
-    )
+    seen = f"shared by the driver and {reached(reports)}"
+    return check_result("run directory", findings, RUN_DIRECTORY, otherwise=seen)
 
 
 def distinct(reports: Reports) -> set[tuple[str, str]]:
@@ -151,9 +149,8 @@ def dynamic_allocation_check(spark: SparkSession) -> CheckResult:
     try:
         check_setting(spark, allow_unencrypted=True)
     except ClusterUnavailable as error:
-        return CheckResult(
-            name, "FAIL", f"{error.message} Only strategies in rounds, such as ParallelSGD, run with it."
-        )
+        text = f"{error.message} Only strategies in rounds, such as ParallelSGD, run with it."
+        return CheckResult(name, "FAIL", text)
     return CheckResult(name, "ok", "spark.dynamicAllocation.enabled is not true, so gangs can run")
 
 

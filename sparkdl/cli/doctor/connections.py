@@ -160,7 +160,7 @@ def interface_check(workers: Sequence[WorkerAddress]) -> CheckResult:
     if several:
         findings += [f"{worker}: other hosts cannot reach a loopback address" for worker in workers if worker.loopback]
     used = [str(worker) for worker in workers]
-    return check_result("interface", unique(findings), INTERFACE, otherwise=f"a gang uses {listed(unique(used))}")
+    return check_result("interface", findings, INTERFACE, otherwise=f"a gang uses {listed(used)}")
 
 
 def connections_check(reports: Sequence[ConnectionReport]) -> CheckResult:
@@ -172,7 +172,7 @@ def connections_check(reports: Sequence[ConnectionReport]) -> CheckResult:
         for report in reports
         for other, error in report.errors.items()
     ]
-    lacking = unique(worker.host for worker in workers if worker.error)
+    lacking = [worker.host for worker in workers if worker.error]
     if lacking and not findings:
         return CheckResult("connections", "skip", f"not all hosts have an address: {listed(lacking)}")
     hosts, pairs = len({worker.host for worker in workers}), len(ranks) * (len(ranks) - 1)
@@ -198,11 +198,6 @@ def link_check(reports: Sequence[ConnectionReport]) -> CheckResult:
 
 def absent_check(workers: Sequence[WorkerAddress], size: int, errors: Sequence[str]) -> CheckResult:
     """The failure of a check of interfaces in which only the workers of ``workers`` reached the driver."""
-    hosts = ", ".join(unique(worker.host for worker in workers)) or "no host"
+    hosts = ", ".join(dict.fromkeys(worker.host for worker in workers)) or "no host"
     text = f"{len(workers)} of {size} workers reached the driver, from {hosts}"
-    return check_result("interface", [text, *unique(errors)], ABSENT, otherwise="")
-
-
-def unique(texts: Iterable[str]) -> list[str]:
-    """The texts in order, without repeats."""
-    return [*dict.fromkeys(texts)]
+    return check_result("interface", [text, *errors], ABSENT, otherwise="")

@@ -194,17 +194,14 @@ class Diagnosis:
             with deadline(self.spark, 3 * self.timeout, "an all-reduce"):
                 sums = cluster.gang(all_reduce)
         except SparkdlError as error:
-            return CheckResult(
-                name, "FAIL", error.message if str(error.place) == "" else f"{error.message} [{error.place}]"
-            )
+            where = f" [{error.place}]" if str(error.place) else ""
+            return CheckResult(name, "FAIL", f"{error.message}{where}")
         seconds, expected = time.monotonic() - begin, size * (size + 1) / 2
         if sums != [expected] * size:
-            return CheckResult(
-                name, "FAIL", f"gloo returned the sums {sums}; expected {expected:g} on each of {size} workers"
-            )
-        return CheckResult(
-            name, "ok", f"gloo summed a tensor over {counted(size, 'worker')}; the gang took {seconds:.1f} s"
-        )
+            text = f"gloo returned the sums {sums}; expected {expected:g} on each of {size} workers"
+            return CheckResult(name, "FAIL", text)
+        text = f"gloo summed a tensor over {counted(size, 'worker')}; the gang took {seconds:.1f} s"
+        return CheckResult(name, "ok", text)
 
     def _obstacle(self, checks: Sequence[str], modules: Sequence[str]) -> str:
         if self._blocked:
