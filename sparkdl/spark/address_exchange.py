@@ -64,13 +64,12 @@ class AddressBook:
             if not self._closed:
                 self._lines[int(number)] = line
                 self._changed.notify_all()
-            complete = self._changed.wait_for(lambda: self._complete or self._closed, self._patience) and self._complete
-            if not complete:
+            self._changed.wait_for(lambda: self._complete or self._closed, self._patience)
+            if not self._complete:
                 self.close()
-            missing = [str(rank) for rank in range(self._size) if rank not in self._lines]
-        if not complete:
-            return [_MISSING + " ".join(missing).encode()]
-        return [self._lines[rank] for rank in range(self._size)]
+                missing = [str(rank) for rank in range(self._size) if rank not in self._lines]
+                return [_MISSING + " ".join(missing).encode()]
+            return [self._lines[rank] for rank in range(self._size)]
 
     def close(self) -> None:
         """Stop waiting: workers that wait, and late ones, learn that lines are missing."""
@@ -128,9 +127,8 @@ class DriverExchange:
     def absent(self, hosts: Sequence[str] = ()) -> str:
         """The missing workers, with their ``hosts`` if these are known, for messages."""
         names = [f"rank {rank} on {hosts[rank]}" if hosts else f"rank {rank}" for rank in self.missing]
-        return (
-            ", ".join(names[:_MOST_NAMES] + [f"{len(names) - _MOST_NAMES} more"] * (len(names) > _MOST_NAMES)) or _SOME
-        )
+        more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
+        return ", ".join([*names[:_MOST_NAMES], *more]) or _SOME
 
     def _ask(self, address: str, line: str) -> list[str] | None:
         assert self.endpoint is not None

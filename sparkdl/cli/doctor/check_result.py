@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Status = Literal["ok", "FAIL", "skip"]
-
 _MOST = 4  # findings in one line
 
 
@@ -22,7 +20,7 @@ class CheckResult:
     """
 
     name: str
-    status: Status
+    status: Literal["ok", "FAIL", "skip"]
     text: str
 
     @property

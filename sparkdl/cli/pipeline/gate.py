@@ -94,8 +94,7 @@ class Gate(MetricLimits):
         if not self.checks:
             return
         held = self.conditions(rows).first()
-        wrong = {name: text for name, text in self.checks.items() if held is None or not held[name]}
-        failed = [f"{name!r} ({text})" for name, text in wrong.items()]
+        failed = [f"{name!r} ({text})" for name, text in self.checks.items() if held is None or not held[name]]
         if failed:
             raise BadInput(f"the rows do not pass the gate's checks: {', '.join(failed)}.")
 

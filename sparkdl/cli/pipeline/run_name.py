@@ -59,13 +59,10 @@ class RunName:
             InvalidInput: one of them stands there, and the run has none.
         """
         values = {"{date}": self.day, "{run_id}": self.run_id}
-        sources = {}
-        for field in ("path", "table", "query"):
-            text = getattr(data, field)
-            for place, value in values.items():
-                if text is not None and place in text:
-                    if value is None:
-                        raise InvalidInput(f"{field} is {text!r}, and the run has no {place[1:-1]}; set it.")
-                    text = text.replace(place, str(value))
-            sources[field] = text
-        return replace(data, **sources)
+        (source,) = [name for name in ("path", "table", "query") if getattr(data, name) is not None]
+        text = getattr(data, source)
+        for place, value in values.items():
+            if place in text and value is None:
+                raise InvalidInput(f"{source} is {text!r}, and the run has no {place[1:-1]}; set it.")
+            text = text.replace(place, str(value))
+        return replace(data, **{source: text})

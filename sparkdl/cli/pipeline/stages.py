@@ -155,9 +155,7 @@ class PipelineRun:
         training = hashlib.sha256(f"{path} {start}".encode()).hexdigest()[:8]
         placed = [self._placed(stage, f"train-{training}-{number}") for number, stage in enumerate(self.stages)]
         try:
-            warm: list[Any] = placed
-            if start is not None:
-                warm = _warmed(placed, self._model(start))
+            warm: list[Any] = placed if start is None else _warmed(placed, self._model(start))
             with reading_rows():
                 model = Pipeline(stages=warm).fit(self.spark.read.parquet(path))
             model.write().overwrite().save(self.versions.model(self._version))
