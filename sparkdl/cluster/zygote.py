@@ -14,7 +14,6 @@ import contextlib
 import importlib
 import os
 import pkgutil
-import select
 import signal
 import socket
 import struct
@@ -24,6 +23,7 @@ import threading
 from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as ready
 from multiprocessing.reduction import recv_handle, sendfds
 from typing import Any
 
@@ -50,7 +50,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return not self._ended and not _readable(self.sentinel, 0.0)
+        return not self._ended and not ready([self.sentinel], 0.0)
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait until the process ends; raises TimeoutError if it runs after ``timeout`` seconds.
@@ -59,7 +59,7 @@ class Worker:
             The exit code, negative if a signal killed the process; None if the zygote has died.
         """
         if not self._ended:
-            if not _readable(self.sentinel, timeout):
+            if not ready([self.sentinel], timeout):
                 raise TimeoutError(f"process {self.pid} still runs after {timeout:g} s.")
             code = self._zygote.exit_code(self.pid)
             if not self._ended:  # of several waiting threads only one gets the code
@@ -210,9 +210,3 @@ def limit(connection: Connection[Any, Any], seconds: float) -> None:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
     os.set_blocking(connection.fileno(), True)
-
-
-def _readable(descriptor: int, timeout: float | None) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(None if timeout is None else timeout * 1000))
