@@ -7,6 +7,7 @@ The first bucket is small, so that communication starts early.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,9 +55,13 @@ def make_buckets(parameters: Sequence[nn.Parameter], capacity: int) -> list[Buck
 
 
 def _bucket(index: int, members: list[int], parameters: list[nn.Parameter]) -> Bucket:
-    elements = [parameter.numel() for parameter in parameters]
-    like = parameters[0]
-    buffer = torch.zeros(sum(elements) + len(members), dtype=like.dtype, device=like.device)
-    *flat, used = torch.split(buffer, [*elements, len(members)])
-    views = tuple(piece.view(parameter.shape) for piece, parameter in zip(flat, parameters, strict=True))
-    return Bucket(index, tuple(members), buffer, views, used.fill_(1))
+    elements, like = sum(parameter.numel() for parameter in parameters), parameters[0]
+    buffer = torch.zeros(elements + len(members), dtype=like.dtype, device=like.device)
+    *gradients, used = views(buffer, [*(parameter.shape for parameter in parameters), (len(members),)])
+    return Bucket(index, tuple(members), buffer, tuple(gradients), used.fill_(1))
+
+
+def views(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Consecutive pieces of ``flat``, ``[n]``, as views of these shapes."""
+    pieces = torch.split(flat, [math.prod(shape) for shape in shapes])
+    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]

@@ -14,6 +14,7 @@ from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.training.cost.traffic import Hosts, Traffic, all_reduce
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, Reducer, sent_bytes
+from sparkdl.training.strategies.reducers.pending import OneExchange
 
 
 def ring_bytes(size: int, workers: int) -> int:
@@ -55,7 +56,7 @@ class ExactReduction:
             work: PendingReduce = exchange
             return work
         self._last[bucket.index] = exchange
-        return StreamReduce(exchange)
+        return OneExchange([], exchange.synchronize)  # the current stream waits for the sum, and the thread does not
 
     def state_dict(self) -> dict[str, Any]:
         """An empty state, once no sum is pending: a checkpoint holds no step whose sum failed."""
@@ -66,14 +67,3 @@ class ExactReduction:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Ignore the empty state."""
-
-
-@dataclass(frozen=True)
-class StreamReduce:
-    """A pending sum of NCCL for which the current stream waits, and the thread does not."""
-
-    work: Any
-
-    def wait(self) -> None:
-        """Let the current stream wait for the sum."""
-        self.work.synchronize()

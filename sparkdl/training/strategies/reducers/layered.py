@@ -80,7 +80,7 @@ class LayeredReduction(Reduction):
         self._subgroups = rule(group.hosts)
         # Two groups of the same workers: sums and broadcasts interleave differently on leaders and others.
         self._sums, self._broadcasts = split(group, rule), split(group, rule)
-        self._leaders = split(group, partial(_leaders, rule=rule))
+        self._leaders = split(group, lambda hosts: leaders(rule(hosts)))
         self._last: Future[Any] | None = None
         self._stream: Any = torch.cuda.Stream() if group.nccl else None  # type: ignore[no-untyped-call]
 
@@ -143,7 +143,3 @@ class _Pending:
         broadcast = self.exchange.result()
         if broadcast is not None:
             broadcast.wait()
-
-
-def _leaders(hosts: Sequence[str], rule: Rule) -> list[tuple[int, ...]]:
-    return leaders(rule(hosts))

@@ -35,7 +35,7 @@ from torch import Tensor
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.fields import CheckedFields, Natural
 from sparkdl.training.cost.traffic import Hosts, Traffic, all_gather, all_reduce, all_to_all, at_once
-from sparkdl.training.strategies.buckets import Bucket
+from sparkdl.training.strategies.buckets import Bucket, views
 from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, residual_dtype, zero_residual
 from sparkdl.training.strategies.reducers.two_phases import TwoPhaseReduction, TwoPhases
 
@@ -118,19 +118,15 @@ class _Striped(TwoPhases):
     saved: ClassVar = {"residuals": "residual", "stripe_residuals": "stripe_residual"}
 
     def __init__(self, bucket: Bucket, group: Group, warmup: int) -> None:
-        super().__init__(warmup)
+        matrices, exact = _coded(bucket)
+        super().__init__(warmup, exact)
         self._group = group
-        matrices, self._exact = _coded(bucket)
-        self.uncompressed = torch.cat(self._exact)
+        self.uncompressed = torch.cat(exact)
         self.residual = zero_residual(bucket, sum(matrix.numel() for matrix in matrices))
         self._stripes = [*_deal(matrices, self.residual, group.size)]
         own = self._stripes[group.rank]
         self.stripe_residual = torch.zeros_like(own.residual)
-        sizes = [block.gradient.numel() for block in own.blocks]
-        self._totals = [
-            total.view_as(block.gradient)
-            for total, block in zip(torch.split(self.stripe_residual, sizes), own.blocks, strict=True)
-        ]
+        self._totals = views(self.stripe_residual, [block.gradient.shape for block in own.blocks])
         width = _width(self._stripes, self.residual)
         self.sent = torch.zeros(group.size, width, dtype=torch.uint8, device=self.residual.device)
         self.received, self.owned = torch.zeros_like(self.sent), torch.zeros_like(self.sent[0])
@@ -140,33 +136,21 @@ class _Striped(TwoPhases):
         self._sums = [stripe.codes(message) for stripe, message in zip(self._stripes, self.received, strict=True)]
         self._coder = _Coder(self.residual)
 
-    @property
-    def compressible(self) -> bool:
-        """Whether the bucket has a matrix."""
-        return len(self.residual) > 0
-
     def begin(self, group: Group) -> Any:
         """Quantise the gradients, and start to send each stripe to its owner."""
-        self._quantise()
-        to_owners = group.all_to_all_into(self.received, self.sent, wait=False)
-        self._pending = group.sum_(self.uncompressed, wait=False)
-        return to_owners
-
-    def proceed(self, group: Group) -> Sequence[Any]:
-        """Quantise the sum of this worker's stripe, and start to send it to all."""
-        self._quantise_sum()
-        return [self._pending, group.all_gather_into(self.received, self.owned, wait=False)]
-
-    def _quantise(self) -> None:
-        torch.cat(self._exact, out=self.uncompressed)
+        torch.cat(self.exact, out=self.uncompressed)
         for rank, (stripe, message) in enumerate(zip(self._stripes, self.sent, strict=True)):
             if rank == self._group.rank:
                 continue
             for block, code in zip(stripe.blocks, self._to_owners[rank], strict=True):
                 self._coder.quantise_(block.residual.add_(block.gradient), code)
             drop_nonfinite_(stripe.residual, stripe.pairs(message))
+        to_owners = group.all_to_all_into(self.received, self.sent, wait=False)
+        self._pending = group.sum_(self.uncompressed, wait=False)
+        return to_owners
 
-    def _quantise_sum(self) -> None:
+    def proceed(self, group: Group) -> Sequence[Any]:
+        """Quantise the sum of this worker's stripe, and start to send it to all."""
         rank = self._group.rank
         blocks, others = self._stripes[rank].blocks, self._to_owner[:rank] + self._to_owner[rank + 1 :]
         for block, total, to_all, *codes in zip(blocks, self._totals, self._to_all, *others, strict=True):
@@ -175,15 +159,13 @@ class _Striped(TwoPhases):
                 total.add_(self._coder.dequantise(code, total.shape))
             self._coder.quantise_(total, to_all, out=block.gradient)
         drop_nonfinite_(self.stripe_residual, self._stripes[rank].pairs(self.owned))
+        return [self._pending, group.all_gather_into(self.received, self.owned, wait=False)]
 
     def finish(self) -> None:
-        """Decode all stripes, and copy the uncompressed gradients back."""
         for rank, (stripe, codes) in enumerate(zip(self._stripes, self._sums, strict=True)):
             for block, code in zip(stripe.blocks, codes, strict=True) if rank != self._group.rank else ():
                 self._coder.dequantise(code, block.gradient.shape, out=block.gradient)
-        sizes = [len(exact) for exact in self._exact]
-        for exact, total in zip(self._exact, torch.split(self.uncompressed, sizes), strict=True):
-            exact.copy_(total)
+        super().finish()
 
 
 class _Coder:

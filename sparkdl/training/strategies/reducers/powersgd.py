@@ -33,7 +33,7 @@ from torch import Tensor
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.fields import CheckedFields, Count, Natural, Positive, Seed
 from sparkdl.training.cost.traffic import Hosts, Traffic, all_reduce
-from sparkdl.training.strategies.buckets import Bucket
+from sparkdl.training.strategies.buckets import Bucket, views
 from sparkdl.training.strategies.reducers.residuals import check_real, drop_nonfinite_, residual_dtype, zero_residual
 from sparkdl.training.strategies.reducers.two_phases import TwoPhaseReduction, TwoPhases
 
@@ -107,30 +107,20 @@ class _LowRank(TwoPhases):
     saved: ClassVar = {"residuals": "residual", "Q": "second"}
 
     def __init__(self, bucket: Bucket, reducer: PowerSGD, generator: torch.Generator) -> None:
-        super().__init__(reducer.warmup)
-        matrices, self._exact = reducer.split(bucket)
-        self.residual = zero_residual(bucket, sum(matrix.numel() for matrix, _ in matrices))
-        like, exact = self.residual, sum(map(len, self._exact))
-        self.first = like.new_zeros(sum(len(matrix) * rank for matrix, rank in matrices) + exact)
-        self.second = like.new_zeros(sum(matrix.shape[1] * rank for matrix, rank in matrices))
-        self._uncompressed = self.first[len(self.first) - exact :]
+        matrices, exact = reducer.split(bucket)
+        super().__init__(reducer.warmup, exact)
+        sizes, others = [(len(one), one.shape[1], rank) for one, rank in matrices], sum(map(len, exact))
+        like = self.residual = zero_residual(bucket, sum(n * m for n, m, _ in sizes))
+        self.first = like.new_zeros(sum(n * r for n, _, r in sizes) + others)
+        self.second = like.new_zeros(sum(r * m for _, m, r in sizes))
         self._own_factors = torch.empty_like(self.second)
+        residuals = views(self.residual, [(n, m) for n, m, _ in sizes])
+        *left, self.uncompressed = views(self.first, [*((n, r) for n, _, r in sizes), (others,)])
+        right = views(self.second, [(r, m) for _, m, r in sizes])
         self._factors: list[_Factors] = []
-        at = [0, 0, 0]
-        for matrix, rank in matrices:
-            shapes = [matrix.shape, (len(matrix), rank), (rank, matrix.shape[1])]
-            views = []
-            for place, (flat, shape) in enumerate(zip((self.residual, self.first, self.second), shapes, strict=True)):
-                end = at[place] + shape[0] * shape[1]
-                views.append(flat[at[place] : end].view(shape))
-                at[place] = end
-            random = torch.randn(shapes[2], generator=generator, dtype=like.dtype).to(like.device)
-            self._factors.append(_Factors(matrix, views[0], views[1], views[2], random))
-
-    @property
-    def compressible(self) -> bool:
-        """Whether a parameter shrinks enough."""
-        return len(self._factors) > 0
+        for (matrix, _), m, p, q in zip(matrices, residuals, left, right, strict=True):
+            random = torch.randn(q.shape, generator=generator, dtype=like.dtype).to(like.device)
+            self._factors.append(_Factors(matrix, m, p, q, random))
 
     def begin(self, group: Group) -> Any:
         """Add the gradients to the residuals, and start to sum all P and the uncompressed gradients."""
@@ -139,7 +129,7 @@ class _LowRank(TwoPhases):
             norms = torch.linalg.vector_norm(one.Q, dim=1, keepdim=True)
             start = torch.where((norms > 0) & norms.isfinite(), one.Q, one.random)
             torch.mm(one.M, start.t(), out=one.P)
-        torch.cat(self._exact, out=self._uncompressed)
+        torch.cat(self.exact, out=self.uncompressed)
         return group.sum_(self.first, wait=False)
 
     def proceed(self, group: Group) -> Sequence[Any]:
@@ -149,19 +139,16 @@ class _LowRank(TwoPhases):
             torch.mm(one.P.t(), one.M, out=one.Q)
         self._own_factors.copy_(self.second)
         pending = group.sum_(self.second, wait=False)
-        sizes = [one.Q.numel() for one in self._factors]
-        for one, own in zip(self._factors, torch.split(self._own_factors, sizes), strict=True):
-            one.M.addmm_(one.P, own.view_as(one.Q), alpha=-1)
+        own_factors = views(self._own_factors, [one.Q.shape for one in self._factors])
+        for one, own in zip(self._factors, own_factors, strict=True):
+            one.M.addmm_(one.P, own, alpha=-1)
         drop_nonfinite_(self.residual, self._own_factors)
         return [pending]
 
     def finish(self) -> None:
-        """Multiply, and copy the uncompressed gradients back."""
         for one in self._factors:
             if one.gradient.dtype == one.P.dtype:
                 torch.mm(one.P, one.Q, out=one.gradient)
             else:
                 one.gradient.copy_(one.P @ one.Q)
-        sizes = [len(exact) for exact in self._exact]
-        for exact, total in zip(self._exact, torch.split(self._uncompressed, sizes), strict=True):
-            exact.copy_(total)
+        super().finish()

@@ -89,14 +89,11 @@ class TopKReduction:
 
     def state_dict(self) -> dict[str, Any]:
         """This worker's residuals."""
-        return self._tensors()
+        return {"residuals": [sparse.residual for sparse in self._sparse.values()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore this worker's residuals."""
-        load_tensors(self._reducer, self._tensors(), state)
-
-    def _tensors(self) -> dict[str, Any]:
-        return {"residuals": [sparse.residual for sparse in self._sparse.values()]}
+        load_tensors(self._reducer, self.state_dict(), state)
 
 
 class _Sparse:

@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from sparkdl.cluster.group.world import Group
-from sparkdl.training.strategies.buckets import Bucket
+from sparkdl.training.strategies.buckets import Bucket, views
 from sparkdl.training.strategies.reducers import PendingReduce, Reducer, Reduction, sent_bytes
 from sparkdl.training.strategies.reducers.exact import ring_bytes
 from sparkdl.training.strategies.reducers.pending import FinishedReduce, OneExchange, TwoExchanges
@@ -21,22 +23,22 @@ class TwoPhases(ABC):
     Attributes:
         saved: name in a checkpoint -> attribute with a tensor that persists between steps.
         steps: number of sums so far, uncompressed ones included.
+        exact: the gradients that travel uncompressed, and the counts of workers, flat.
+        uncompressed: the buffer in which they travel.
+        residual: of the gradients that shrink, flat; empty without any.
     """
 
     saved: ClassVar[Mapping[str, str]]
+    uncompressed: Tensor
+    residual: Tensor
 
-    def __init__(self, warmup: int) -> None:
-        self._warmup, self.steps = warmup, 0
+    def __init__(self, warmup: int, exact: list[Tensor]) -> None:
+        self._warmup, self.steps, self.exact = warmup, 0, exact
 
     @property
     def compresses(self) -> bool:
-        """Whether the last sum, at first the next, compresses: after the warm-up, if anything is compressible."""
-        return max(self.steps, 1) > self._warmup and self.compressible
-
-    @property
-    @abstractmethod
-    def compressible(self) -> bool:
-        """Whether the bucket has gradients that shrink."""
+        """Whether the last sum, at first the next, compresses: after the warm-up, if a gradient shrinks."""
+        return max(self.steps, 1) > self._warmup and len(self.residual) > 0
 
     @abstractmethod
     def begin(self, group: Group) -> Any:
@@ -46,9 +48,10 @@ class TwoPhases(ABC):
     def proceed(self, group: Group) -> Sequence[Any]:
         """After the first exchange, start the second; return all pending work."""
 
-    @abstractmethod
     def finish(self) -> None:
-        """After the second exchange, write the sum into the bucket."""
+        """After the second exchange, write the sum into the bucket; by default, that of the uncompressed gradients."""
+        for exact, total in zip(self.exact, views(self.uncompressed, [one.shape for one in self.exact]), strict=True):
+            exact.copy_(total)
 
 
 class TwoPhaseReduction(Reduction):
