@@ -26,9 +26,10 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import BelowOne, CheckedFields, Count, NonNegative
 from sparkdl.rounds.evaluate import batches, summed_losses
 from sparkdl.rounds.local_training import LocalTraining, toward
-from sparkdl.rounds.parameters import pieces, trainable
+from sparkdl.rounds.parameters import trainable
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.objective.objective import Objective
+from sparkdl.training.strategies.buckets import views
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class ShardProblem:
 
     def set(self, x: Tensor) -> None:
         """Set the parameters."""
-        for parameter, piece in zip(self.parameters, pieces(x, self.parameters), strict=True):
+        for parameter, piece in zip(self.parameters, views(x, [one.shape for one in self.parameters]), strict=True):
             parameter.detach().copy_(piece)
 
     def expand(self, x: Tensor) -> TaylorExpansion:
@@ -114,7 +115,7 @@ class ShardProblem:
         return start
 
     def _curved(self, graphs: Sequence[Sequence[Tensor]], d: Tensor) -> Tensor:
-        curved, shaped = torch.zeros_like(d), pieces(d, self.parameters)
+        curved, shaped = torch.zeros_like(d), views(d, [one.shape for one in self.parameters])
         for graph in graphs:
             # If a gradient does not depend on the parameters, its curvature is 0.
             pairs = [pair for pair in zip(graph, shaped, strict=True) if pair[0].requires_grad]

@@ -14,11 +14,12 @@ from sparkdl.data.batching import Batcher, DeviceCache
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
-from sparkdl.rounds.parameters import pieces, seeded
+from sparkdl.rounds.parameters import seeded
 from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.training.layouts.arithmetic import tf32
 from sparkdl.training.layouts.replicated import ReplicatedReplica
 from sparkdl.training.objective.objective import Objective
+from sparkdl.training.strategies.buckets import views
 
 Pull = Callable[[Sequence[nn.Parameter]], None]
 """Adds a term to the gradients, after the backward pass and before clipping."""
@@ -87,7 +88,7 @@ def toward(v: Tensor, strength: float) -> Pull:
     """
 
     def pull(parameters: Sequence[nn.Parameter]) -> None:
-        for parameter, piece in zip(parameters, pieces(v, parameters), strict=True):
+        for parameter, piece in zip(parameters, views(v, [one.shape for one in parameters]), strict=True):
             drawn = strength * (parameter.detach() - piece)
             parameter.grad = drawn if parameter.grad is None else parameter.grad + drawn
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.training.objective.objective import Objective
+from sparkdl.training.strategies.buckets import views
 
 Weights = dict[str, Tensor]
 
@@ -77,12 +78,6 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
-def pieces(flat: Tensor, parameters: Collection[Tensor]) -> list[Tensor]:
-    """Views of ``flat``, ``[n]``, in the shapes of the parameters."""
-    split = torch.split(flat, [tensor.numel() for tensor in parameters])
-    return [piece.view_as(tensor) for piece, tensor in zip(split, parameters, strict=True)]
-
-
 def flatten(weights: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     """The named tensors, concatenated, ``[n]``."""
     return torch.cat([weights[name].detach().flatten() for name in names])
@@ -90,7 +85,7 @@ def flatten(weights: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
 
 def unflatten(flat: Tensor, weights: Mapping[str, Tensor], names: Sequence[str]) -> Weights:
     """A copy of ``weights`` in which the named tensors have the values of ``flat``, ``[n]``."""
-    tensors = pieces(flat, [weights[name] for name in names])
+    tensors = views(flat, [weights[name].shape for name in names])
     return {**weights, **{name: tensor.clone() for name, tensor in zip(names, tensors, strict=True)}}
 
 
