@@ -48,7 +48,7 @@ class BatchLoader:
     def __init__(self, shard: Shard, world: World, training: TrainingSpec, *, lockstep: bool) -> None:
         group, device = world.group(), world.device
         self.report: dict[str, Any] = {"rows": shard.rows, "feed_wait_seconds": 0.0}
-        self._group, self.shard = group, shard
+        self._group, self._training, self._device, self.shard = group, training, device, shard
         self._classes = training.classes or Classes()
         criterion = training.objective.criterion()
         bounds = None if training.classes is None else LabelScan(shard.columns, training.classes)
@@ -76,8 +76,7 @@ class BatchLoader:
             shard = shard.with_unit_denominators()
         if lockstep:
             _check_every_step(self.plan, shard.index, training.objective.micro_batches)
-        self._collate, self._kind, self._device = training.collate, training.kind, device
-        self._objective, mode = training.objective, training.cache_on_device
+        mode = training.cache_on_device
         if transforms:
             if mode == "always":
                 warnings.warn(
@@ -94,14 +93,15 @@ class BatchLoader:
         """
         if not self.shard.rows:
             return {"inputs": None, "output": None}
-        batch = probe_batch(self.shard, Transforms(self._collate)).to(self._device)
+        objective, kind = self._training.objective, self._training.kind
+        batch = probe_batch(self.shard, Transforms(self._training.collate)).to(self._device)
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-            output, summary = probe_model(module, batch, self._kind)
+            output, summary = probe_model(module, batch, kind)
             check_bounds(self._bounds, self._classes.of_output(summary["output"]))
             # An estimator's output may be another in training mode.
-            measured = self._objective.metrics and self._kind not in (None, "estimator")
+            measured = objective.metrics and kind not in (None, "estimator")
             if self.validation is not None or measured:
-                probe_evaluation(output, batch, self._objective, self._device)
+                probe_evaluation(output, batch, objective, self._device)
         return summary
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:

@@ -77,11 +77,8 @@ class LBFGS(CheckedFields):
             if state["search"] is None:
                 raise InvalidInput("the loss or its gradient is not finite at the start; scale the inputs.")
             # The step was too long; the line search tries a shorter one.
-            total, gradient, infinite = (
-                torch.zeros_like(total),
-                torch.zeros_like(gradient),
-                torch.ones_like(denominator),
-            )
+            total, gradient = torch.zeros_like(total), torch.zeros_like(gradient)
+            infinite = torch.ones_like(denominator)
         return {"loss": total, "denominator": denominator, "infinite": infinite, "gradient": gradient}, None
 
     def apply(self, state: State, update: Update) -> State:

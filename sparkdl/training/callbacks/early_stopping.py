@@ -80,12 +80,10 @@ class GangEarlyStopping:
 
     def after(self, epoch: int, value: float, module: nn.Module) -> None:
         """Record an epoch, from 1, with its monitored value, the same on every worker, and its weights."""
-        stop = False
-        if self.keep:
-            stop = self.epochs.after(epoch, value, lambda: b"" if self._group.rank else pack(module))
-        elif self.epochs.patience is not None:
-            stop = self.epochs.after(epoch, value)
-        if stop:
+        if not self.keep and self.epochs.patience is None:
+            return
+        weights = (lambda: b"" if self._group.rank else pack(module)) if self.keep else None
+        if self.epochs.after(epoch, value, weights):
             self.reason = f"no better value for patience={self.epochs.patience}"
 
     def weights(self, module: nn.Module) -> bytes:

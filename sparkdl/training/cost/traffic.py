@@ -68,12 +68,8 @@ def total(parts: Iterable[Traffic]) -> Traffic:
 def at_once(parts: Iterable[Traffic]) -> Traffic:
     """The traffic of collectives that start together: they share the link, and their messages wait side by side."""
     parts = [*parts]
-    sizes = total(parts)
-    return replace(
-        sizes,
-        messages=max(part.messages for part in parts),
-        local_messages=max(part.local_messages for part in parts),
-    )
+    messages, local = max(part.messages for part in parts), max(part.local_messages for part in parts)
+    return replace(total(parts), messages=messages, local_messages=local)
 
 
 def one_per_host(workers: int) -> Hosts:

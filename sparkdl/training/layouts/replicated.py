@@ -16,15 +16,7 @@ from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields
 from sparkdl.telemetry.step_timer import enter_phase
-from sparkdl.training.layouts import GradientSink
-from sparkdl.training.layouts.arithmetic import (
-    LossScaler,
-    autocast,
-    compile_module,
-    exchanges_statistics,
-    in_channels_last,
-    sync_batch_norm,
-)
+from sparkdl.training.layouts import GradientSink, arithmetic
 from sparkdl.training.objective.loss import shapes
 from sparkdl.training.objective.objective import Objective, forward, trained
 
@@ -46,10 +38,10 @@ class Replicated(CheckedFields):
         """Build the model on this worker's device."""
         module = objective.build(world.device, warn=world.rank == 0)
         if self.sync_batch_norm:
-            module = sync_batch_norm(module, world)
+            module = arithmetic.sync_batch_norm(module, world)
         if objective.compile is not None:
-            compile_module(module, objective.compile)
-        return ReplicatedReplica(objective, module, needs_rows=exchanges_statistics(module, world))
+            arithmetic.compile_module(module, objective.compile)
+        return ReplicatedReplica(objective, module, needs_rows=arithmetic.exchanges_statistics(module, world))
 
 
 class ReplicatedReplica:
@@ -66,10 +58,8 @@ class ReplicatedReplica:
         self._objective = objective
         self._by_epoch = objective.scheduler_interval == "epoch"
         self._criterion = objective.criterion(device)
-        self._max_grad_norm = objective.max_grad_norm
-        self._autocast = autocast(objective.precision, device)
-        self._scaler = LossScaler(objective.precision, device)
-        self._channels_last = objective.channels_last
+        self._autocast = arithmetic.autocast(objective.precision, device)
+        self._scaler = arithmetic.LossScaler(objective.precision, device)
         self._sink: GradientSink | None = None
         self._receiver: GradientSink | None = None  # the sink, during a backward pass with communication
         self._hooked = False
@@ -111,8 +101,8 @@ class ReplicatedReplica:
         self._scaler.unscale(self.optimizer, self.parameters)
         if adjust is not None:
             adjust(self.parameters)
-        if self._max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
+        if self._objective.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self._objective.max_grad_norm)
         self._scaler.step(self.optimizer)
         if self.scheduler is not None and not self._by_epoch:
             self.scheduler.step()
@@ -161,7 +151,7 @@ class ReplicatedReplica:
     def _pass(self, batch: Batch) -> Tensor:
         enter_phase("forward")
         with self._autocast:
-            inputs = in_channels_last(batch.inputs) if self._channels_last else batch.inputs
+            inputs = arithmetic.in_channels_last(batch.inputs) if self._objective.channels_last else batch.inputs
             output = forward(self.module, inputs)
             loss = trained(self._criterion(output, batch))
         enter_phase("backward")

@@ -52,17 +52,13 @@ def check_monitor(monitor: str | None, metrics: Mapping[str, Any], *, validated:
     columns = [f"valid_{name}" for name in ("loss", *names)] if validated else names
     if not in_rounds:
         columns = ["loss", *columns]
-    if (
-        monitor is None
-        or monitor in columns
-        or (in_rounds and not monitor.startswith("valid_") and monitor not in names)
-    ):
+    if monitor is None or monitor in columns:
         return
-    advice = (
-        ""
-        if validated or not monitor.startswith("valid_")
-        else " For validation rows, set validationFraction or validationIndicatorCol."
-    )
+    held_out = monitor.startswith("valid_")
+    if in_rounds and not held_out and monitor not in names:
+        return
+    lacking = held_out and not validated
+    advice = " For validation rows, set validationFraction or validationIndicatorCol." if lacking else ""
     raise InvalidInput(f"monitor is {monitor!r}; the history has {', '.join(columns) or 'no metrics'}.{advice}")
 
 
