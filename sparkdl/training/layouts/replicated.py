@@ -138,7 +138,7 @@ class ReplicatedReplica:
         """Restore a state from ``state_dict``."""
         replicated, local = state["replicated"], state["local"]
         module = replicated["parameters"] | local["buffers"]
-        check_fit(self.module.state_dict(), self.optimizer, self.scheduler, replicated | {"module": module})
+        self._check_fit(replicated | {"module": module})
         self.module.load_state_dict(module)
         for name, buffer in local["not persistent"].items():
             owner, _, last = name.rpartition(".")
@@ -147,6 +147,17 @@ class ReplicatedReplica:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(replicated["scheduler"])
         self._scaler.load_state_dict(replicated["scaler"])
+
+    def _check_fit(self, state: dict[str, Any]) -> None:
+        # torch would load some mismatches silently.
+        current = _tensors(self.module.state_dict(), state["module"])
+        differences = [*current, *_optimizers(self.optimizer, self.scheduler, state)]
+        if differences:
+            more = f"; and {len(differences) - _LISTED} more" if len(differences) > _LISTED else ""
+            raise InvalidInput(
+                f"the saved state is of another training: {'; '.join(differences[:_LISTED])}{more}. Resume with the "
+                "model, optimizer and scheduler of the saved run, or start a new run elsewhere."
+            )
 
     def _pass(self, batch: Batch) -> Tensor:
         enter_phase("forward")
@@ -184,22 +195,6 @@ class ReplicatedReplica:
 def kind_of(value: object) -> str | None:
     """Class name of an optimizer or a scheduler; None without one."""
     return None if value is None else type(value).__qualname__
-
-
-def check_fit(
-    module: Mapping[str, Any], optimizer: torch.optim.Optimizer, scheduler: Any, state: dict[str, Any]
-) -> None:
-    """Raise InvalidInput with the differences if a state is of another architecture, optimizer or scheduler.
-
-    torch would load some mismatches silently. ``state`` has the module's saved state as ``"module"``.
-    """
-    differences = [*_tensors(module, state["module"]), *_optimizers(optimizer, scheduler, state)]
-    if differences:
-        more = f"; and {len(differences) - _LISTED} more" if len(differences) > _LISTED else ""
-        raise InvalidInput(
-            f"the saved state is of another training: {'; '.join(differences[:_LISTED])}{more}. Resume with the model, "
-            "optimizer and scheduler of the saved run, or start a new run elsewhere."
-        )
 
 
 def _tensors(current: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:

@@ -7,9 +7,10 @@ replicas have to be equal.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sparkdl.cluster.group.world import Group, reaching_peers
@@ -21,7 +22,7 @@ from sparkdl.training.cost.cost_model import Exchange, every_nth
 from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import Sync
-from sparkdl.training.strategies.buckets import Bucket, make_buckets
+from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers import Reducer, traffic_of
 from sparkdl.training.strategies.reducers.exact import Exact
 
@@ -71,39 +72,11 @@ class BlockCounter:
         self.steps, self._length_checked = state["steps"], state["settled"]
 
 
-class ParameterSum:
-    """Sums one tensor for each parameter over the workers, by buckets and a reducer.
-
-    Attributes:
-        buckets: which parameters are summed together.
-        terms: by parameter, this worker's term before ``exchange`` and the sum after it; views into the buckets.
-        reduction: the open reducer.
-    """
-
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], group: Group, reduce: Reducer | None, bucket_bytes: int = BUCKET_BYTES
-    ) -> None:
-        self.buckets = make_buckets(parameters, bucket_bytes)
-        views: dict[int, Tensor] = {}
-        for bucket in self.buckets:
-            views |= zip(bucket.parameters, bucket.gradients, strict=True)
-        self.terms = [views[index] for index in range(len(parameters))]
-        self._exchanged = self.buckets if group.size > 1 else []
-        self.reduction = (reduce or Exact()).open(self._exchanged, group)
-
-    def exchange(self) -> None:
-        """Replace all terms by their sums; on one worker they are the sums."""
-        enter_phase("exchange")
-        with reaching_peers():
-            for pending in [self.reduction.start(bucket) for bucket in self._exchanged]:
-                pending.wait()
-        for bucket in self.buckets:
-            bucket.used.fill_(1)
-        enter_phase("update")
-
-
 class LocalSteps(Sync):
     """Local steps of one replica; a strategy adds the exchange of a block, and what makes replicas equal.
+
+    An exchange sums one tensor for each parameter. ``_terms`` has by parameter this worker's term before ``_sum`` and
+    the sum after it; these are views into ``_buckets``.
 
     Args:
         replica: the replica, with the weights of rank 0.
@@ -117,13 +90,19 @@ class LocalSteps(Sync):
 
     def __init__(self, replica: Replica, group: Group, every: int, reduce: Reducer | None, bucket_bytes: int) -> None:
         self.replica, self.group, self._every = replica, group, every
-        self._sum = ParameterSum(replica.parameters, group, reduce, bucket_bytes)
+        self._buckets = make_buckets(replica.parameters, bucket_bytes)
+        terms: dict[int, Tensor] = {}
+        for bucket in self._buckets:
+            terms |= zip(bucket.parameters, bucket.gradients, strict=True)
+        self._terms = [terms[index] for index in range(len(replica.parameters))]
+        self._exchanged = self._buckets if group.size > 1 else []
+        self._reduction = (reduce or Exact()).open(self._exchanged, group)
         self._block = BlockCounter(every, warn=group.rank == 0)
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends per step on average, if blocks have ``every`` steps; buffers excluded."""
-        return self._sum.reduction.bytes_per_step // self._every
+        return self._reduction.bytes_per_step // self._every
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Take a local step; exchange if the block ends."""
@@ -137,6 +116,21 @@ class LocalSteps(Sync):
         self._equalise()
         super().end_epoch(share)
 
+    def _sum(self) -> None:
+        """Replace all terms by their sums; on one worker they are the sums."""
+        enter_phase("exchange")
+        with reaching_peers():
+            for pending in [self._reduction.start(bucket) for bucket in self._exchanged]:
+                pending.wait()
+        for bucket in self._buckets:
+            bucket.used.fill_(1)
+        enter_phase("update")
+
+    @torch.no_grad()
+    def _fill(self, weights: Mapping[int, Tensor]) -> None:
+        for index, value in weights.items():
+            self.replica.parameters[index].copy_(value)
+
     @abstractmethod
     def _exchange(self) -> None:
         """Exchange at the end of a block."""
@@ -146,8 +140,11 @@ class LocalSteps(Sync):
         """End the block with the epoch, and give all replicas equal weights."""
 
 
-def block_exchanges(every: int, reduce: Reducer | None, buckets: Sequence[Bucket], hosts: Hosts) -> Sequence[Exchange]:
+def block_exchanges(
+    every: int, reduce: Reducer | None, parameters: Sequence[nn.Parameter], bucket_bytes: int, hosts: Hosts
+) -> Sequence[Exchange]:
     """The exchanges of a mean step, if blocks have ``every`` steps; buffers excluded."""
+    buckets = make_buckets(parameters, bucket_bytes)
     return every_nth(every, [one for bucket in buckets for one in traffic_of(reduce or Exact(), bucket, hosts)])
 
 

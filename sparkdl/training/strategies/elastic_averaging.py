@@ -28,7 +28,6 @@ from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import Strategy, equalise
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, LocalSteps, block_exchanges, by_index
-from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers import Reducer
 
 
@@ -67,7 +66,7 @@ class ElasticAveraging(CheckedFields, Strategy):
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
         """One exchange per bucket at the end of each block."""
-        return block_exchanges(self.every, self.reduce, make_buckets(parameters, self.bucket_bytes), hosts)
+        return block_exchanges(self.every, self.reduce, parameters, self.bucket_bytes, hosts)
 
 
 class ElasticAveragingSync(LocalSteps):
@@ -95,7 +94,7 @@ class ElasticAveragingSync(LocalSteps):
         """The block's progress and, unless the module has it, the center; this worker's weights if it has."""
         center = {} if self._worker_weights else by_index(self._center)
         replicated = {"block": self._block.state_dict(), "center": center}
-        return {"replicated": replicated, "own": self._worker_weights, "reduction": self._sum.reduction.state_dict()}
+        return {"replicated": replicated, "own": self._worker_weights, "reduction": self._reduction.state_dict()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -106,7 +105,7 @@ class ElasticAveragingSync(LocalSteps):
             self._center[index].copy_(replicated["center"].get(index, parameter))
         self._worker_weights = state.get("own", {})
         if "reduction" in state:
-            self._sum.reduction.load_state_dict(state["reduction"])
+            self._reduction.load_state_dict(state["reduction"])
 
     def _equalise(self) -> None:
         """End the block, and put the center into the module."""
@@ -120,14 +119,9 @@ class ElasticAveragingSync(LocalSteps):
         if self.group.size == 1:
             return
         alpha = self._strategy.beta / self.group.size
-        for term, x, center in zip(self._sum.terms, self.replica.parameters, self._center, strict=True):
+        for term, x, center in zip(self._terms, self.replica.parameters, self._center, strict=True):
             torch.sub(x, center, out=term).mul_(alpha)
             x.sub_(term)
-        self._sum.exchange()
-        for term, center in zip(self._sum.terms, self._center, strict=True):
+        self._sum()
+        for term, center in zip(self._terms, self._center, strict=True):
             center.add_(term)
-
-    @torch.no_grad()
-    def _fill(self, weights: dict[int, Tensor]) -> None:
-        for index, value in weights.items():
-            self.replica.parameters[index].copy_(value)

@@ -36,7 +36,7 @@ from sparkdl.training.cost.cost_model import Exchange, every_nth
 from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import Strategy, equalise
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, LocalSteps
+from sparkdl.training.strategies.blocks import BUCKET_BYTES, LocalSteps, by_index
 from sparkdl.training.strategies.buckets import make_buckets
 
 GRAPHS = ("ring", "random")
@@ -106,7 +106,7 @@ class GossipSync(LocalSteps):
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends per step on average, if blocks have ``every`` steps."""
         size = self.group.size
-        sent = sum(bucket.buffer.nbytes for bucket in self._sum.buckets)
+        sent = sum(bucket.buffer.nbytes for bucket in self._buckets)
         partners = min(2, size - 1) if self._strategy.graph == "ring" else (size - size % 2) / size
         return int(partners * sent) // self._strategy.every
 
@@ -124,10 +124,10 @@ class GossipSync(LocalSteps):
     def _equalise(self) -> None:
         """Set all replicas to their mean."""
         self._block.end_epoch()
-        for term, x in zip(self._sum.terms, self.replica.parameters, strict=True):
+        for term, x in zip(self._terms, self.replica.parameters, strict=True):
             torch.div(x, self.group.size, out=term)
-        self._sum.exchange()
-        self._fill()
+        self._sum()
+        self._fill(by_index(self._terms))
         self._diverged = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,15 +146,11 @@ class GossipSync(LocalSteps):
         self._exchanges += 1
         if not peers:
             return
-        for term, x in zip(self._sum.terms, self.replica.parameters, strict=True):
+        for term, x in zip(self._terms, self.replica.parameters, strict=True):
             term.copy_(x)
-        for bucket in self._sum.buckets:
+        for bucket in self._buckets:
             for received in self.group.exchange(bucket.buffer, peers):
                 bucket.buffer.add_(received)
             bucket.buffer.div_(len(peers) + 1)
-        self._fill()
+        self._fill(by_index(self._terms))
         enter_phase("update")
-
-    def _fill(self) -> None:
-        for term, x in zip(self._sum.terms, self.replica.parameters, strict=True):
-            x.copy_(term)

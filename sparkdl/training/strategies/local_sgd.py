@@ -44,7 +44,6 @@ from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import Strategy, average_buffers, equalise
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.training.strategies.blocks import BUCKET_BYTES, LocalSteps, block_exchanges, by_index
-from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.outer_update import outer_update
 from sparkdl.training.strategies.reducers import Reducer
 
@@ -139,7 +138,7 @@ class LocalSGD(CheckedFields, Strategy):
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
         """One exchange per bucket at the end of each block."""
-        return block_exchanges(self.every, self.reduce, make_buckets(parameters, self.bucket_bytes), hosts)
+        return block_exchanges(self.every, self.reduce, parameters, self.bucket_bytes, hosts)
 
 
 class LocalSGDSync(LocalSteps):
@@ -186,7 +185,7 @@ class LocalSGDSync(LocalSteps):
         replicated = {"warmed": self._warmed, "block": self._block.state_dict(), "start": start}
         replicated["velocity"] = self._velocity
         replicated["total"] = self._total
-        return {"replicated": replicated, "weight": self._weight, "reduction": self._sum.reduction.state_dict()}
+        return {"replicated": replicated, "weight": self._weight, "reduction": self._reduction.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state, for a replica that has its weights already."""
@@ -202,7 +201,7 @@ class LocalSGDSync(LocalSteps):
                 self._velocity[index] = replicated["velocity"][index].to(parameter.device)
         self._weight, self._total = state.get("weight", 0.0), replicated["total"]
         if "reduction" in state:
-            self._sum.reduction.load_state_dict(state["reduction"])
+            self._reduction.load_state_dict(state["reduction"])
 
     def _equalise(self) -> None:
         """End the block."""
@@ -235,11 +234,11 @@ class LocalSGDSync(LocalSteps):
     @torch.no_grad()
     def _step(self, share: float) -> None:
         strategy, parameters = self._strategy, self.replica.parameters
-        for delta, start, parameter in zip(self._sum.terms, self._start, parameters, strict=True):
+        for delta, start, parameter in zip(self._terms, self._start, parameters, strict=True):
             torch.sub(start, parameter, out=delta).mul_(share)
-        self._sum.exchange()
+        self._sum()
         settings: dict[str, Any] = {"lr": strategy.lr, "momentum": strategy.momentum, "nesterov": strategy.nesterov}
-        for index, (delta, start, parameter) in enumerate(zip(self._sum.terms, self._start, parameters, strict=True)):
+        for index, (delta, start, parameter) in enumerate(zip(self._terms, self._start, parameters, strict=True)):
             w, velocity = outer_update(start, delta, self._velocity.get(index, 0.0), **settings)
             start.copy_(w)
             parameter.copy_(w)
