@@ -3,10 +3,10 @@
 Names sort by time, attempts first, since a restarted attempt may repeat steps.
 A manifest is JSON and carries its own SHA-256, which detects damage.
 
-    >>> name = Name(attempt=2, epoch=3, step=123)
+    >>> name = CheckpointName(attempt=2, epoch=3, step=123)
     >>> str(name)
     'attempt-0002-epoch-0003-step-0000000123'
-    >>> Name.parse(str(name)) == name, Name.parse("notes.txt")
+    >>> CheckpointName.parse(str(name)) == name, CheckpointName.parse("notes.txt")
     (True, None)
 """
 
@@ -113,8 +113,7 @@ class Manifest:
             if document["sha256"] != _seal(document["manifest"]):
                 raise ValueError("its SHA-256 is wrong")
             body = dict(document["manifest"])
-            digests = [Digest.from_json(values) for values in body["shards"]]
-            shards = {digest.shard: digest for digest in digests}
+            shards = {digest.shard: digest for digest in map(Digest.from_json, body["shards"])}
             return Manifest(**{**body, "clock": Clock(**body["clock"]), "shards": shards})
         except InvalidInput:
             raise

@@ -10,9 +10,9 @@ J. Nocedal and S. Wright, Numerical optimization, 2nd edition 2006, algorithms 3
 round over the cluster, the search is plain data: the caller evaluates ``phi`` at ``search.t`` and passes the result to
 ``observe``.
 
-    >>> search = begin(Point(0.0, 1.0, -2.0), 0.3)  # (t - 1)^2, from t = 0 with a first step of 0.3
+    >>> search = begin(SearchPoint(0.0, 1.0, -2.0), 0.3)  # (t - 1)^2, from t = 0 with a first step of 0.3
     >>> while search.status == "searching":
-    ...     search = observe(search, Point(search.t, (search.t - 1) ** 2, 2 * (search.t - 1)))
+    ...     search = observe(search, SearchPoint(search.t, (search.t - 1) ** 2, 2 * (search.t - 1)))
     >>> search.status, round(search.t, 2)
     ('found', 0.3)
 """

@@ -62,16 +62,15 @@ class BatchLoader:
         self.plan = Plan(shard.shard_rows, training.batch_size, training.seed, training.shuffle, training.drop_last)
         self.report["validation_rows"] = 0 if self.validation is None else self.validation.rows
         transforms = Transforms(training.collate, training.augment, criterion.denominators)
-        held_out = None if self.validation is None else self.validation.denominator()
-        weights = group.gather((shard.denominators is not None, shard.denominator(), held_out))
+        own = None if self.validation is None else self.validation.denominator()
+        terms_of_all = group.gather((shard.denominators is not None, shard.denominator(), own))
+        weighted, trained, held_out = zip(*terms_of_all, strict=True)
         validation = None if self.validation is None else sum(self.validation.shard_rows)
-        check_split(
-            self.plan.total, validation, sum(one for _, one, _ in weights), sum(one or 0 for *_, one in weights)
-        )
+        check_split(self.plan.total, validation, sum(trained), sum(one or 0 for one in held_out))
         if group.rank == 0:
             record("rows", training=self.plan.total, validation=validation or 0)
         self.share = shard.rows / self.plan.total
-        if any(weighted for weighted, *_ in weights) and shard.denominators is None:
+        if any(weighted) and shard.denominators is None:
             # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
             shard = shard.with_unit_denominators()
         if lockstep:

@@ -85,8 +85,7 @@ class Criterion:
         self._of_classes = by_class and not isinstance(loss, nn.MultiLabelMarginLoss)
         self._unchecked = not (self._elementwise or by_class)  # until the first batch
         self._sums = getattr(loss, "reduction", None) == "batchmean"  # the trailing dimensions of a row
-        self._mean = loss
-        self._each = loss
+        self._mean = self._each = loss
         if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
             self._each = copy.deepcopy(loss)
             self._each.reduction = "none"  # type: ignore[assignment]

@@ -183,8 +183,7 @@ class LocalSGDSync(LocalSteps):
         """Progress in warm-up and block, the weights at the block's start, the velocity, and the reduction's state."""
         start = by_index(self._start) if self._block.steps else {}
         replicated = {"warmed": self._warmed, "block": self._block.state_dict(), "start": start}
-        replicated["velocity"] = self._velocity
-        replicated["total"] = self._total
+        replicated |= {"velocity": self._velocity, "total": self._total}
         return {"replicated": replicated, "weight": self._weight, "reduction": self._reduction.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
