@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -34,12 +34,11 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
         yield
 
 
-def forked(device: torch.device | None = None) -> AbstractContextManager[None]:
+@contextmanager
+def forked(device: torch.device | None = None) -> Iterator[None]:
     """Restore the states of torch's CPU generator, and of a GPU's, after the block."""
-    forks: AbstractContextManager[None] = torch.random.fork_rng(
-        devices=[device] if device is not None and device.type == "cuda" else []
-    )
-    return forks
+    with torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
+        yield
 
 
 def weights_of(module: nn.Module) -> Weights:

@@ -51,10 +51,9 @@ class ExactReduction:
         if bucket.index in self._last:
             with reaching_peers():
                 self._last.pop(bucket.index).wait()
-        exchange: Any = self._group.sum_(bucket.buffer, wait=False)
+        exchange = self._group.sum_(bucket.buffer, wait=False)
         if not self._group.nccl:
-            work: PendingReduce = exchange
-            return work
+            return OneExchange([exchange])
         self._last[bucket.index] = exchange
         return OneExchange([], exchange.synchronize)  # the current stream waits for the sum, and the thread does not
 
