@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -20,7 +20,7 @@ def shard(nested: Mapping[Any, Any], rank: int, size: int) -> dict[Any, Any]:
     for path, tensor in sorted(tensors, key=lambda leaf: -leaf[1].nbytes):
         owner[path] = min(range(size), key=loads.__getitem__)
         loads[owner[path]] += tensor.nbytes
-    return _select(nested, (), {path for path, _ in _leaves(nested, ()) if owner.get(path, 0) == rank})
+    return _select(nested, (), lambda path: owner.get(path, 0) == rank)
 
 
 def unshard(shards: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
@@ -40,11 +40,9 @@ def _leaves(nested: Mapping[Any, Any], path: _Path) -> Iterator[tuple[_Path, Any
             yield (*path, key), value
 
 
-def _select(nested: Mapping[Any, Any], path: _Path, owned: set[_Path]) -> dict[Any, Any]:
-    selected: dict[Any, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            selected[key] = _select(value, (*path, key), owned)  # every shard has all dicts, even empty ones
-        elif (*path, key) in owned:
-            selected[key] = value
-    return selected
+def _select(nested: Mapping[Any, Any], path: _Path, owned: Callable[[_Path], bool]) -> dict[Any, Any]:
+    return {
+        key: _select(value, (*path, key), owned) if isinstance(value, Mapping) else value
+        for key, value in nested.items()
+        if isinstance(value, Mapping) or owned((*path, key))  # every shard has all dicts, even empty ones
+    }
