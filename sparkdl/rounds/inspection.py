@@ -14,11 +14,11 @@ from sparkdl.data.shard import Denominators, Shard, scan
 from sparkdl.data.transforms import Transforms
 from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only
-from sparkdl.rounds.parameters import forked
 from sparkdl.training.dataloader import check_split
 from sparkdl.training.objective.labels import Classes, LabelBounds, LabelScan, are_valid, check_bounds
 from sparkdl.training.objective.objective import Objective, OutputKind, trained
 from sparkdl.training.objective.probe import probe_batch, probe_evaluation, probe_model
+from sparkdl.training.rng import forked
 
 
 @dataclass(frozen=True)

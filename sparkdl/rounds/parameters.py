@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.training.objective.objective import Objective
+from sparkdl.training.rng import forked
 from sparkdl.training.strategies.buckets import views
 
 Weights = dict[str, Tensor]
@@ -31,13 +32,6 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
         torch.default_generator.manual_seed(seed)
         if device is not None and device.type == "cuda":
             torch.cuda.default_generators[device.index].manual_seed(seed)
-        yield
-
-
-@contextmanager
-def forked(device: torch.device | None = None) -> Iterator[None]:
-    """Restore the states of torch's CPU generator, and of a GPU's, after the block."""
-    with torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
         yield
 
 

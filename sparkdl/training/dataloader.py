@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from sparkdl.cluster.group.world import Group, World
@@ -26,6 +25,7 @@ from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.objective.labels import Classes, LabelScan, check_bounds
 from sparkdl.training.objective.probe import probe_batch, probe_evaluation, probe_model
+from sparkdl.training.rng import forked
 from sparkdl.training.spec import TrainingSpec
 
 
@@ -94,7 +94,7 @@ class BatchLoader:
             return {"inputs": None, "output": None}
         objective, kind = self._training.objective, self._training.kind
         batch = probe_batch(self.shard, Transforms(self._training.collate)).to(self._device)
-        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
+        with forked(self._device):
             output, summary = probe_model(module, batch, kind)
             check_bounds(self._bounds, self._classes.of_output(summary["output"]))
             # An estimator's output may be another in training mode.

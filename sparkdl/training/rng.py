@@ -49,6 +49,13 @@ def kept_random_state(device: torch.device | None = None) -> Iterator[Callable[[
         set_random_state(state, device)
 
 
+@contextmanager
+def forked(device: torch.device | None = None) -> Iterator[None]:
+    """Restore the states of torch's CPU generator, and of a GPU's, after the block."""
+    with torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
+        yield
+
+
 def _gpu(device: torch.device | None) -> torch.device | None:
     if device is None:
         ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
