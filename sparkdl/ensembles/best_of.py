@@ -14,12 +14,11 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pyspark.ml import Estimator, Model, Pipeline
 from pyspark.ml.evaluation import Evaluator
-from pyspark.ml.param import Param, Params
 from pyspark.sql import DataFrame
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
@@ -33,7 +32,6 @@ from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.evaluation import Metrics
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import SavedInstance
 from sparkdl.ml.report import Report
 
 
@@ -66,22 +64,8 @@ class BestOfModel(FittedEnsemble):
         self.avgMetrics, self.foldMetrics = avgMetrics or [], foldMetrics or []
         self.history, self.report = history or [], Report.of(report, history)
 
-    def copy(self, extra: dict[Param[Any], Any] | None = None) -> BestOfModel:
-        """A copy with the same uid, and a copy of its model."""
-        copied = super().copy(extra)
-        copied.bestModel = self.bestModel.copy(extra)
-        return copied
-
+    _folders: ClassVar[Mapping[str, str]] = {"bestModel": "best"}
     saved_fields: ClassVar[tuple[str, ...]] = ("bestIndex", "avgMetrics", "foldMetrics", "history", "report")
-
-    def parts(self) -> dict[str, Params]:
-        """The best model."""
-        return {"best": self.bestModel}
-
-    @classmethod
-    def restored(cls, saved: SavedInstance) -> BestOfModel:
-        """The model without its Params."""
-        return cls(saved.part("best"), **{name: saved.fields[name] for name in cls.saved_fields})
 
     def predict(self, data: Any) -> Any:
         """Predict by the best model, as its ``predict`` if it has one, else as ``FittedEnsemble.predict``."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
 
 from pyspark.ml import Model
+from pyspark.ml.param import Param, Params
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.base_learner import column, leaf
@@ -12,7 +14,7 @@ from sparkdl.ensembles.declarations import LabelParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.evaluation import Metrics, OutputColumns, measure
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import Saveable
+from sparkdl.ml.persistence.reader_writer import Saveable, SavedInstance, numbered
 from sparkdl.ml.report import Report, TrainingSummary
 from sparkdl.ml.udf import predict_on_spark
 from sparkdl.spark.columns import check_frame
@@ -20,9 +22,14 @@ from sparkdl.training.objective.labels import IGNORED
 
 _OUTPUTS = ("predictionCol", "probabilityCol", "rawPredictionCol")
 
+Self = TypeVar("Self", bound="FittedEnsemble")
+
 
 class FittedEnsemble(LabelParams, Saveable, Model):
     """Base class of ``EnsembleModel``, ``StackingModel`` and ``BestOfModel``."""
+
+    # Folders of the attributes with models or lists of models, which are the first arguments of the constructor.
+    _folders: ClassVar[Mapping[str, str]]
 
     history: list[dict[str, Any]]
     report: Report
@@ -65,8 +72,43 @@ class FittedEnsemble(LabelParams, Saveable, Model):
         names = [column(writer_of(self), name) for name in (*_OUTPUTS, "disagreementCol")]
         return predict_on_spark(data, self.transform, names)
 
+    def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
+        """A copy with the same uid, and copies of its models."""
+        copied = super().copy(extra)
+        for name in self._folders:
+            held = getattr(self, name)
+            setattr(copied, name, [one.copy(extra) for one in held] if isinstance(held, list) else held.copy(extra))
+        return copied
+
+    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """The fields, and the number of models in each list."""
+        written, fields = super().saved()
+        return written, fields | {name: len(held) for name, held in self._held().items() if isinstance(held, list)}
+
+    def parts(self) -> dict[str, Params]:
+        """The models."""
+        return by_folder(self._held())
+
+    @classmethod
+    def restored(cls, saved: SavedInstance) -> Any:
+        """The model without its Params."""
+        fields = saved.fields
+        values = {name: fields[name] for name in cls.saved_fields}
+        names = cls._folders.values()
+        held = [saved.numbered(name, fields[name]) if name in fields else saved.part(name) for name in names]
+        return cls(*held, **values)
+
+    def _held(self) -> dict[str, Any]:
+        return {folder: getattr(self, name) for name, folder in self._folders.items()}
+
     def _measured(self, dataset: DataFrame, label: Any) -> Metrics:
         raise NotImplementedError
+
+
+def by_folder(held: Mapping[str, Any]) -> dict[str, Params]:
+    """Parts of a saved instance: a single one has the folder's name, those of a list are numbered in the folder."""
+    parts = [numbered(name, value) if isinstance(value, list) else {name: value} for name, value in held.items()]
+    return {path: part for each in parts for path, part in each.items()}
 
 
 def evaluate(model: Any, dataset: DataFrame, label: str | list[str] | None = None) -> Metrics:

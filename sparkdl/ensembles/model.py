@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 from pyspark.ml import Model
-from pyspark.ml.param import Param, Params
 from pyspark.ml.tuning import CrossValidatorModel, TrainValidationSplitModel
 from pyspark.sql import Column, DataFrame
 
@@ -39,7 +38,6 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.broadcast import ModelBroadcast
 from sparkdl.ml.evaluation import Metrics, measure
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import SavedInstance, numbered
 from sparkdl.ml.report import Report
 from sparkdl.ml.udf import with_outputs
 from sparkdl.serving.outputs import Outputs, ScoredKind
@@ -48,8 +46,6 @@ from sparkdl.serving.scorer import Scorer
 from sparkdl.spark.columns import check_frame, col
 
 _PREDICTIONS = "sparkdl predictions"
-
-Self = TypeVar("Self", bound="EnsembleModel")
 
 
 class EnsembleModel(FittedEnsemble, DisagreementParams):
@@ -89,28 +85,8 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
         self._broadcasts: dict[bool, tuple[VmapFactory, ModelBroadcast]] = {}  # by whether they compute disagreement
         self._check()
 
-    def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
-        """A copy with the same uid, and copies of its members."""
-        copied = super().copy(extra)
-        copied.models = [model.copy(extra) for model in self.models]
-        return copied
-
+    _folders: ClassVar[Mapping[str, str]] = {"models": "members"}
     saved_fields: ClassVar[tuple[str, ...]] = ("rule", "weights", "intercept", "numClasses", "history", "report")
-
-    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """The fields, and the number of members."""
-        written, fields = super().saved()
-        return written, fields | {"members": len(self.models)}
-
-    def parts(self) -> dict[str, Params]:
-        """The members."""
-        return numbered("members", self.models)
-
-    @classmethod
-    def restored(cls, saved: SavedInstance) -> EnsembleModel:
-        """The model without its Params."""
-        fields = {name: saved.fields[name] for name in cls.saved_fields}
-        return cls(saved.numbered("members", saved.fields["members"]), **fields)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)

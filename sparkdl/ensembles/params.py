@@ -16,6 +16,7 @@ from pyspark.sql.types import DecimalType, IntegralType
 
 from sparkdl.ensembles.base_learner import check_column, column, leaf
 from sparkdl.ensembles.declarations import FoldCountParams, MembersParams
+from sparkdl.ensembles.fitted import by_folder
 from sparkdl.ensembles.members.member import Plan
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.model import EnsembleModel
@@ -28,7 +29,7 @@ from sparkdl.ml.param_maps import map_hash
 from sparkdl.ml.params import PredictionParams
 from sparkdl.ml.persistence.describe import Describer
 from sparkdl.ml.persistence.nested_params import Ensemble, aliases, params_in, within
-from sparkdl.ml.persistence.reader_writer import Saveable, SavedInstance, numbered
+from sparkdl.ml.persistence.reader_writer import Saveable, SavedInstance
 from sparkdl.ml.run import Run
 from sparkdl.spark.columns import ROW_ID, check_frame, col
 from sparkdl.spark.fingerprint import fingerprint
@@ -56,9 +57,7 @@ class EnsembleParams(MembersParams, Saveable):
 
     def parts(self) -> dict[str, Params]:
         """The bases and evaluators."""
-        named = [(f"params/{name}", held) for name, held in self._held().items()]
-        paths = [numbered(name, held) if isinstance(held, list) else {name: held} for name, held in named]
-        return {path: one for each in paths for path, one in each.items()}
+        return by_folder({f"params/{name}": held for name, held in self._held().items()})
 
     def params_in_parts(self) -> set[str]:
         """Params that hold estimators or evaluators."""

@@ -13,9 +13,10 @@ vectors z of ``meta_features.py``,
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import reduce
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from pyspark.ml import Estimator, Model, Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
@@ -35,7 +36,7 @@ from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.evaluation import Metrics
-from sparkdl.ml.persistence.reader_writer import SavedInstance, numbered
+from sparkdl.ml.persistence.reader_writer import SavedInstance
 from sparkdl.ml.report import Report
 
 _INPUTS = ("featuresCol", "inputCol", "inputCols")  # one of the first two is what meta reads
@@ -68,6 +69,9 @@ class StackingModel(FittedEnsemble):
         self.models, self.meta, self.level = list(models), meta, level
         self.history, self.report = history or [], Report.of(report, history)
 
+    _folders: ClassVar[Mapping[str, str]] = {"models": "bases", "meta": "meta"}
+    saved_fields: ClassVar[tuple[str, ...]] = ("history", "report")
+
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> StackingModel:
         """A copy with the same uid, and copies of its models.
 
@@ -75,37 +79,22 @@ class StackingModel(FittedEnsemble):
             extra: new values for Params of the models; ``meta`` still reads ``LEVEL_ONE``. Default: none.
         """
         copied = super().copy(extra)
-        copied.models = [model.copy(extra) for model in self.models]
         first = _first(self.meta)
         inputs = [first.getParam(name) for name in _INPUTS if first.hasParam(name)]
         copied.meta = self.meta.copy({param: value for param, value in (extra or {}).items() if param not in inputs})
         return copied
 
     def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """The settings of the meta features, the history and the report."""
-        return {}, {
-            "bases": len(self.models),
-            "classes": self.level.classes,
-            "passthrough": list(self.level.passthrough),
-            "history": self.history,
-            "report": self.report,
-        }
-
-    def parts(self) -> dict[str, Params]:
-        """The base models and the meta model."""
-        return {**numbered("bases", self.models), "meta": self.meta}
+        """The fields, and the settings of the meta features."""
+        written, fields = super().saved()
+        return written, fields | asdict(self.level)
 
     @classmethod
     def restored(cls, saved: SavedInstance) -> StackingModel:
         """The model without its Params."""
-        fields = saved.fields
-        return cls(
-            saved.numbered("bases", fields["bases"]),
-            saved.part("meta"),
-            MetaFeatureAssembler(fields["classes"], tuple(fields["passthrough"])),
-            history=fields["history"],
-            report=fields["report"],
-        )
+        model: StackingModel = super().restored(saved)
+        model.level = MetaFeatureAssembler(saved.fields["classes"], tuple(saved.fields["passthrough"]))
+        return model
 
     def _measured(self, dataset: DataFrame, label: Any) -> Metrics:
         return evaluate(self.meta, self.level.of(dataset, self.models), label)
