@@ -110,32 +110,29 @@ class SqlCombiner:
             raise InvalidInput("some members predict numbers and others arrays; expected all the same.")
         if self.voters and arrays == {True}:
             raise InvalidInput("the members predict arrays; an out-of-bag score expects numbers.")
-        outputs = self._arrays() if arrays == {True} else self._scalars()
-        return frame, outputs | {"prediction": outputs["prediction"].cast(_common(kinds))}
+        rule, intercept, weights = self.combining.rule, self.combining.intercept, self.combining.weights
+        mass = self._sum(lambda _: F.lit(1.0)) if self.voters else F.lit(in_order(weights))
 
-    def _scalars(self) -> dict[str, Column]:
-        mass = self._sum(lambda _: F.lit(1.0)) if self.voters else F.lit(in_order(self.combining.weights))
-        total = self._sum(_number)
-        number = total / mass if self.combining.rule == "mean" else total + self.combining.intercept
-        outputs = {"prediction": number}
-        if self.combining.disagreement:
-            squares = self._sum(lambda index: _square(_number(index) - number))
-            outputs["disagreement"] = F.sqrt(squares / mass)
-        return outputs
+        def finished(total: Column) -> Column:
+            return total / mass if rule == "mean" else total + intercept
 
-    def _arrays(self) -> dict[str, Column]:
-        mass, weights = F.lit(in_order(self.combining.weights)), self.combining.weights
-        arrays = [F.transform(_column(index).cast("array<double>"), _or_nan) for index in range(len(self.models))]
-        total = _weighted_arrays(arrays, weights)
-        intercept = self.combining.intercept
-        number = F.transform(total, lambda sum_: sum_ / mass if self.combining.rule == "mean" else sum_ + intercept)
-        outputs = {"prediction": number}
+        if arrays == {True}:
+            members = [F.transform(_column(index).cast("array<double>"), _or_nan) for index in range(len(kinds))]
+            number = F.transform(_weighted_arrays(members, weights), finished)
+
+            def square(index: int) -> Column:
+                spread = F.zip_with(members[index], number, lambda one, mean: _square(one - mean))
+                return F.aggregate(spread, F.lit(0.0), lambda sum_, one: sum_ + one) / F.size(number)
+        else:
+            number = finished(self._sum(_number))
+
+            def square(index: int) -> Column:
+                return _square(_number(index) - number)
+
+        outputs = {"prediction": number.cast(_common(kinds))}
         if self.combining.disagreement:
-            spreads = [F.zip_with(array, number, lambda one, mean: _square(one - mean)) for array in arrays]
-            sums = [F.aggregate(spread, F.lit(0.0), lambda sum_, one: sum_ + one) for spread in spreads]
-            squares = self._sum(lambda index: sums[index] / F.size(number))
-            outputs["disagreement"] = F.sqrt(squares / mass)
-        return outputs
+            outputs["disagreement"] = F.sqrt(self._sum(square) / mass)
+        return frame, outputs
 
     def _sum(self, value: Callable[[int], Column]) -> Column:
         weights = enumerate(self.combining.weights)
