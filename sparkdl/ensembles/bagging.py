@@ -33,7 +33,7 @@ from sparkdl.ensembles.base_learner import changed, check_column, check_one_clas
 from sparkdl.ensembles.combine.rules import Rule
 from sparkdl.ensembles.declarations import BaggingParams
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import FittedMembers, Member
+from sparkdl.ensembles.members.member import FittedMembers, Member, summary
 from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.out_of_bag import check_target, out_of_bag_score
@@ -62,7 +62,7 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
                 rule=self._rule(kind),
                 numClasses=_classes(base, dataset) if kind == "classifier" and not in_task else None,
                 history=[self._row(models, position) for position in range(len(models.models))],
-                report={"trained": models.trained, "restored": models.restored},
+                report=summary(models),
             )
             self.named_as(model, base)
             if self.getOobScore():

@@ -25,9 +25,10 @@ from sparkdl.cluster.shutdown import stop_requested, stopped
 from sparkdl.ensembles.base_learner import check_column, check_one_class, column, value_of
 from sparkdl.ensembles.declarations import BestOfParams
 from sparkdl.ensembles.fitted import FittedEnsemble, evaluate
-from sparkdl.ensembles.folds import Folds, summary
+from sparkdl.ensembles.folds import Folds
 from sparkdl.ensembles.members.driver_fits import in_threads
 from sparkdl.ensembles.members.fit import fit_members
+from sparkdl.ensembles.members.member import summary
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.evaluation import Metrics

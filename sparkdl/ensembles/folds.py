@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.ensembles.base_learner import changed
-from sparkdl.ensembles.members.member import FittedMembers, Member
+from sparkdl.ensembles.members.member import Member
 from sparkdl.ensembles.resampling.bootstrap import AllRows, LeaveFoldOut, fold_column, member_seed
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Seed, Several
@@ -89,11 +89,3 @@ class Folds(CheckedFields):
         if lows and min(lows) == max(highs):
             raise InvalidInput(f"all labels in {label!r} are {min(lows):g}; expected at least two classes.")
         return total, int(max(highs)) + 1 if highs else None
-
-
-def summary(*fits: FittedMembers) -> dict[str, Any]:
-    """Report entries of fits: the indices of the members ``trained`` and ``restored``."""
-    return {
-        "trained": sorted(index for fit in fits for index in fit.trained),
-        "restored": sorted(index for fit in fits for index in fit.restored),
-    }

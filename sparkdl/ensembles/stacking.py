@@ -28,9 +28,9 @@ from sparkdl.data.columns import listed
 from sparkdl.ensembles.base_learner import changed, check_column, check_one_class, kind_of, leaf, value_of
 from sparkdl.ensembles.declarations import StackingParams
 from sparkdl.ensembles.fitted import FittedEnsemble, evaluate
-from sparkdl.ensembles.folds import Folds, summary
+from sparkdl.ensembles.folds import Folds
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import FittedMembers, Member
+from sparkdl.ensembles.members.member import FittedMembers, Member, summary
 from sparkdl.ensembles.meta_features import LEVEL_ONE, MetaFeatureAssembler
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput

@@ -8,19 +8,19 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pyspark.ml import Estimator, Model
+from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.base_learner import changed, check_one_class, column, kind_of, leaf, value_of
 from sparkdl.ensembles.boosting.gradient import GradientRounds, start_of
+from sparkdl.ensembles.boosting.running_sums import MemberResult
 from sparkdl.ensembles.boosting.samme import SammeRounds, classes_of
 from sparkdl.ensembles.declarations import BoostingParams
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import FittedMembers, Member, Plan
+from sparkdl.ensembles.members.member import FittedMembers, Member, Plan, summary
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.params import SingleBaseParams
 from sparkdl.ensembles.resampling.bootstrap import member_seed
@@ -61,19 +61,19 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
         stopping = EarlyStopping(self.getPatience(), self.getTol())
         begin, settings = self._opened(base, dataset, target, stopping)
         with self.running(dataset) as (rows, plan):
-            run = _BoostingRun(base, self.getSeed(), plan)
             rounds = begin(rows)
             try:
-                over = run.run(rounds, self.getNumModels() or _MOST[kind])
+                members = _boosted(base, rounds, self.getNumModels() or _MOST[kind], self.getSeed(), plan)
             finally:
                 rounds.running.close()
-        used = len(run.models) if stopping.patience is None else stopping.best or 1
-        seconds = time.monotonic() - start
+        kept = [(fit.models[0], result.weight) for fit, result in members if result.weight is not None]
+        used = len(kept) if stopping.patience is None else stopping.best or 1
+        over, seconds = members[-1][1].stop_reason or "numModels", time.monotonic() - start
         model = EnsembleModel(
-            run.models[:used],
-            weights=run.weights[:used],
-            history=run.history,
-            report={"trained": run.trained, "restored": run.restored, "over": over, "seconds": seconds},
+            [model for model, _ in kept[:used]],
+            weights=[weight for _, weight in kept[:used]],
+            history=[{**result.row, "seconds": fit.seconds[0]} for fit, result in members],
+            report={**summary(*(fit for fit, _ in members)), "over": over, "seconds": seconds},
             **settings,
         )
         model._set(labelCol=target.label)  # members of numbers have learned residuals
@@ -135,32 +135,18 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
             )
 
 
-@dataclass
-class _BoostingRun:
-    base: Estimator[Any]
-    seed: int
-    plan: Plan
-    models: list[Model] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
-    history: list[dict[str, Any]] = field(default_factory=list)
-    trained: list[int] = field(default_factory=list)
-    restored: list[int] = field(default_factory=list)
+def _boosted(
+    base: Estimator[Any], rounds: Rounds, most: int, seed: int, plan: Plan
+) -> list[tuple[FittedMembers, MemberResult]]:
+    def fit(index: int) -> FittedMembers:
+        estimator = changed(base, seed=member_seed(seed, index), **rounds.columns)
+        return fit_members([Member(index, estimator)], rounds.member_rows(), plan)
 
-    def run(self, rounds: Rounds, most: int) -> str:
-        for index in range(most):
-            fit = rounds.running.retry_on_lost_blocks(partial(self._fit, index, rounds))
-            (model,) = fit.models
-            result = rounds.running.retry_on_lost_blocks(partial(rounds.evaluate_member, index, model))
-            self.trained += fit.trained
-            self.restored += fit.restored
-            self.history.append({**result.row, "seconds": fit.seconds[0]})
-            if result.weight is not None:
-                self.models.append(model)
-                self.weights.append(result.weight)
-            if result.stop_reason is not None:
-                return result.stop_reason
-        return "numModels"
-
-    def _fit(self, index: int, rounds: Rounds) -> FittedMembers:
-        estimator = changed(self.base, seed=member_seed(self.seed, index), **rounds.columns)
-        return fit_members([Member(index, estimator)], rounds.member_rows(), self.plan)
+    members, retry = list[tuple[FittedMembers, MemberResult]](), rounds.running.retry_on_lost_blocks
+    for index in range(most):
+        fitted = retry(partial(fit, index))
+        result = retry(partial(rounds.evaluate_member, index, fitted.models[0]))
+        members.append((fitted, result))
+        if result.stop_reason is not None:
+            break
+    return members

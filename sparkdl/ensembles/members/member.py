@@ -93,6 +93,11 @@ class FittedMembers:
         return cls(models, [*indices], seconds, sorted({*indices} - {*restored}), sorted(restored))
 
 
+def summary(*fits: FittedMembers) -> dict[str, Any]:
+    """Report entries of fits: the indices of the members ``trained`` and ``restored``."""
+    return {name: sorted(index for fit in fits for index in getattr(fit, name)) for name in ("trained", "restored")}
+
+
 def member_error(index: int, error: Exception) -> SparkdlError:
     """An error that names the member; it keeps its class if ``sparkdl.errors`` has it, else it is ``WorkerFailed``."""
     if not isinstance(error, SparkdlError):

@@ -140,11 +140,11 @@ def test_resumed_fit_equals_an_uninterrupted_one(wine, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("base", "most"), [(DecisionTreeClassifier, 50), (LinearRegression, 100)])
 def test_default_number_of_members(wine, monkeypatch, base, most):
     run = Mock(side_effect=Lost)
-    monkeypatch.setattr(boosting._BoostingRun, "run", run)
+    monkeypatch.setattr(boosting, "_boosted", run)
     for given in (Boosting(base=base()), Boosting(base=base(), numModels=7)):
         with pytest.raises(Lost):
             given.fit(wine)
-    assert [call.args[1] for call in run.call_args_list] == [most, 7]
+    assert [call.args[2] for call in run.call_args_list] == [most, 7]
     assert Boosting().getNumModels() is None
 
 
