@@ -53,7 +53,7 @@ class Plan:
             self.watch.finish(model)
         return model
 
-    def expect(self, count: int, restored: Sequence[int] = ()) -> None:
+    def expect(self, count: int, restored: Sequence[int]) -> None:
         """Emit the number of members, and an event for each restored one."""
         if self.watch is not None:
             self.watch.event_log.note("members", {"count": count})

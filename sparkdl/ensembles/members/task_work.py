@@ -47,15 +47,14 @@ class MemberWork:
         earlier attempt of the task.
         """
         rows = str(fingerprint(shard)) if shard.count > 1 else None  # only for members of a partition
-        stored = None if self.store is None else self.store.read(index)
-        if self.store is not None and stored is not None:
-            if stored["rows"] != rows:
-                raise InvalidInput(
-                    f"member {index} was trained on other rows than partition {index} has now; set another runDir, or "
-                    "keep the partitions: write them to a table, or call repartition(n, column)."
-                )
-            return {}, {"trained": stored["fit"] == self.store.token, "state": None}
         if self.store is not None:
+            if (stored := self.store.read(index)) is not None:
+                if stored["rows"] != rows:
+                    raise InvalidInput(
+                        f"member {index} was trained on other rows than partition {index} has now; set another runDir, "
+                        "or keep the partitions: write them to a table, or call repartition(n, column)."
+                    )
+                return {}, {"trained": stored["fit"] == self.store.token, "state": None}
             self.store.check_writable()  # fail before hours of training, not after
         start = time.monotonic()
         shard = drawn(shard, self.draws[index])
