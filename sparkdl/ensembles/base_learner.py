@@ -7,7 +7,7 @@ xgboost.spark, or a ``Pipeline`` that ends in one. Of a pipeline, the functions 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pyspark.ml import Estimator, Pipeline, PipelineModel
 from pyspark.ml.classification import Classifier
@@ -26,6 +26,8 @@ from sparkdl.spark.columns import VECTORS
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import gpus_of_tasks
 from sparkdl.training.objective.objective import OutputKind
+
+Changed = TypeVar("Changed", bound=Params)
 
 _ONE_CLASS = "ensembles expect members that predict one class or one number of a row, or the raw output of a model"
 
@@ -97,8 +99,8 @@ def check_column(dataset: DataFrame, param: str, name: str, advice: str = "") ->
         raise InvalidInput(f"{param} is {name!r}; the data has {listed(dataset.columns)}.{advice}")
 
 
-def changed(base: Estimator[Any], **values: Any) -> Estimator[Any]:
-    """A copy with new values for Params of its last stage; unknown Params are ignored."""
+def changed(base: Changed, **values: Any) -> Changed:
+    """A copy of a base or a model with new values for Params of its last stage; unknown Params are ignored."""
     last = leaf(base)
     return base.copy({last.getParam(name): value for name, value in values.items() if last.hasParam(name)})
 

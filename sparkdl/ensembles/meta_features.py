@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector
@@ -25,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
 from sparkdl.data.columns import InputColumn
-from sparkdl.ensembles.base_learner import leaf
+from sparkdl.ensembles.base_learner import changed
 from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import col, transport_cast
 
@@ -56,9 +55,7 @@ class MetaFeatureAssembler:
 
     def _with_predictions(self, frame: DataFrame, model: Model, index: int) -> DataFrame:
         hidden = {name: f"sparkdl {name} {index}" for name in _OUTPUTS}
-        last: Any = leaf(model)
-        columns = {last.getParam(name): column for name, column in hidden.items() if last.hasParam(name)}
-        scored = model.copy(columns).transform(frame)
+        scored = changed(model, **hidden).transform(frame)
         output = next((column for column in hidden.values() if column in scored.columns), None)
         if output is None:
             raise InvalidInput(

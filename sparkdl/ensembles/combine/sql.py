@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector, vector_to_array
@@ -19,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType
 
-from sparkdl.ensembles.base_learner import leaf
+from sparkdl.ensembles.base_learner import changed, leaf
 from sparkdl.ensembles.combine.rules import VOTES, Combining, in_order
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import PredictionParams
@@ -160,18 +159,13 @@ def with_members(frame: DataFrame, predictions: str, combining: Combining) -> Da
 
 
 def _with_member(frame: DataFrame, model: Model, index: int, columns: Sequence[str]) -> DataFrame:
-    last: Any = leaf(model)
     names = {param: _name(index, param.removesuffix("Col")) for param in ("predictionCol", "probabilityCol")}
     names["rawPredictionCol"] = _name(index, "raw")
-    if isinstance(last, PredictionParams):  # models of sparkdl skip columns named ""
+    if isinstance(leaf(model), PredictionParams):  # models of sparkdl skip columns named ""
         names = {param: name if param.removesuffix("Col") in columns else "" for param, name in names.items()}
         names["disagreementCol"] = ""
-    values: Any = {last.getParam(param): name for param, name in names.items() if last.hasParam(param)}
-    return (
-        model.copy(values)
-        .transform(frame)
-        .select(*map(col, frame.columns), *(_output(index, name).alias(_name(index, name)) for name in columns))
-    )
+    outputs = [_output(index, name).alias(_name(index, name)) for name in columns]
+    return changed(model, **names).transform(frame).select(*map(col, frame.columns), *outputs)
 
 
 def _name(index: int, what: str) -> str:
