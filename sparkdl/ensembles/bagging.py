@@ -33,7 +33,7 @@ from sparkdl.ensembles.base_learner import changed, check_column, check_one_clas
 from sparkdl.ensembles.combine.rules import Rule
 from sparkdl.ensembles.declarations import BaggingParams
 from sparkdl.ensembles.members.fit import fit_members
-from sparkdl.ensembles.members.member import FittedMembers, Member, summary
+from sparkdl.ensembles.members.member import Member, summary
 from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.out_of_bag import check_target, out_of_bag_score
@@ -61,7 +61,7 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
                 models.models,
                 rule=self._rule(kind),
                 numClasses=_classes(base, dataset) if kind == "classifier" and not in_task else None,
-                history=[self._row(models, position) for position in range(len(models.models))],
+                history=[*map(self._row, models.models, models.indices, models.seconds)],
                 report=summary(models),
             )
             self.named_as(model, base)
@@ -130,14 +130,10 @@ class Bagging(SingleBaseParams, BaggingParams, Estimator[EnsembleModel]):
         soft = column(self.getBase(), "probabilityCol") is not None
         return cast(Rule, self.getVoting() or ("soft" if soft else "hard"))
 
-    def _row(self, models: FittedMembers, position: int) -> dict[str, Any]:
-        last = (getattr(models.models[position], "history", None) or [{}])[-1]
-        return {
-            "member": models.indices[position],
-            "seed": member_seed(self.getSeed(), models.indices[position]),
-            **{name: value for name, value in last.items() if name not in ("seconds", "rows_per_second")},
-            "seconds": models.seconds[position],
-        }
+    def _row(self, model: Any, index: int, seconds: float) -> dict[str, Any]:
+        last = (getattr(model, "history", None) or [{}])[-1]
+        metrics = {name: value for name, value in last.items() if name not in ("seconds", "rows_per_second")}
+        return {"member": index, "seed": member_seed(self.getSeed(), index), **metrics, "seconds": seconds}
 
 
 def _classes(base: Estimator[Any], dataset: DataFrame) -> int | None:
