@@ -62,9 +62,10 @@ class Folds(CheckedFields):
         """A copy of a base with a member's seed; unchanged if the base has no seed."""
         return changed(base, seed=member_seed(self.seed, index))
 
-    def members(self, bases: Sequence[Estimator[Any]]) -> list[Member]:
-        """The members of all folds, ordered by base."""
-        return [self.member(bases, base, fold) for base in range(len(bases)) for fold in range(self.count)]
+    def members(self, bases: Sequence[Estimator[Any]], *, final: bool = False) -> list[Member]:
+        """The members of all folds and, if ``final``, those trained on all rows, ordered by index."""
+        folds: list[int | None] = [*range(self.count), None] if final else [*range(self.count)]
+        return [self.member(bases, base, fold) for base in range(len(bases)) for fold in folds]
 
     def count_rows(self, rows: DataFrame, label: str | None = None) -> tuple[int, int | None]:
         """Number of rows, and one more than the largest class in the column ``label``, in one job.

@@ -202,13 +202,12 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
 
     def _shipment(self, scorer: Scorer) -> ModelBroadcast:
         assert isinstance(scorer.factory, VmapFactory)
-        shipped, broadcast = self._broadcasts.setdefault(
-            scorer.outputs.disagreement, (scorer.factory, ModelBroadcast())
-        )
+        disagreement = scorer.outputs.disagreement
+        shipped, broadcast = self._broadcasts.setdefault(disagreement, (scorer.factory, ModelBroadcast()))
         if not shipped.equals(scorer.factory):
             broadcast = ModelBroadcast()
             # A new dictionary: copies of this model share the old one, and may still match its broadcast.
-            self._broadcasts = {**self._broadcasts, scorer.outputs.disagreement: (scorer.factory, broadcast)}
+            self._broadcasts = {**self._broadcasts, disagreement: (scorer.factory, broadcast)}
         return broadcast
 
     def _classes(self, models: Sequence[Model]) -> int | None:

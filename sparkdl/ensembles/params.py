@@ -120,9 +120,8 @@ class EnsembleParams(MembersParams, Saveable):
                 "not vote.",
                 stacklevel=5,
             )
-        name = self.getIdCol() or next(
-            (name for base in self.base_estimators() if (name := column(base, "idCol"))), None
-        )
+        id_columns = [column(base, "idCol") for base in self.base_estimators()]
+        name = self.getIdCol() or next(filter(None, id_columns), None)
         rows = dataset.withColumn(ROW_ID, F.monotonically_increasing_id() if name is None else _row_id(dataset, name))
         directory, store = self.getRunDir(), None
         verified = name is None and (self._judged_by_rows or directory is not None)

@@ -123,12 +123,9 @@ class Stacking(StackingParams, EnsembleParams, Estimator[StackingModel]):
         with self.running(dataset) as (rows, plan):
             count, numbers = folds.count_rows(rows, classes)
             level = MetaFeatureAssembler(numbers, features)
-            final = [folds.member(bases, base) for base in range(len(bases))]
-            first = fit_members(sorted(folds.members(bases) + final, key=lambda member: member.index), rows, plan)
-            last = folds.index(len(bases), 0)
-            second = fit_members(
-                [Member(last, folds.seeded(meta, last))], level_one(rows, folds, first.models, level), plan
-            )
+            first = fit_members(folds.members(bases, final=True), rows, plan)
+            last, vectors = folds.index(len(bases), 0), level_one(rows, folds, first.models, level)
+            second = fit_members([Member(last, folds.seeded(meta, last))], vectors, plan)
         model = StackingModel(
             first.models[folds.count :: folds.count + 1],
             second.models[0],

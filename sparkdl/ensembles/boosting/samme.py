@@ -120,18 +120,17 @@ class SammeRounds:
         (totals,) = self.running.predict(model).agg(*sums).collect()
         wrong, right = int(totals["wrong"] or 0), int(totals["right"] or 0)
         error = wrong / (wrong + right)  # integer division rounds to the nearest double
+        row = {"member": index, "error": error}
         if self.arithmetic.by_chance(wrong, right):
             if index == 0:
                 raise InvalidInput(
                     f"the first member has a weighted error of {error:.3f}, and chance gives "
                     f"{self.arithmetic.chance:.3f}; expected a base that is better than chance."
                 )
-            return MemberResult(
-                None, {"member": index, "error": error, "weight": 0.0}, "a member no better than chance"
-            )
+            return MemberResult(None, row | {"weight": 0.0}, "a member no better than chance")
         alpha = self.arithmetic.alpha(error)
         self.running.add(model, alpha)
-        row = {"member": index, "error": error, "weight": alpha}
+        row |= {"weight": alpha}
         if wrong == 0:
             return MemberResult(alpha, row, "a member without an error")
         self._reweigh(totals, alpha)

@@ -93,10 +93,8 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Fit
             fitted[member.index] = model, seconds
             stored += saved
     if errors:
-        # After the user cancelled a job, members that had not begun fail too.
-        index, error = next(
-            (item for item in errors.items() if isinstance(item[1], Stopped)), next(iter(errors.items()))
-        )
+        # The first stop, else the first error: after the user cancelled a job, members that had not begun fail too.
+        index, error = min(errors.items(), key=lambda item: not isinstance(item[1], Stopped))
         if not isinstance(error, Exception):
             raise error
         raise with_others(

@@ -82,13 +82,12 @@ class Masked(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Any:
         """The module's output."""
-        return self.module(
-            *(
-                # Not a product: NaN times 0 is NaN, so a hidden NaN would reach the module.
-                tensor if name is None else torch.where(getattr(self, name), tensor, torch.zeros_like(tensor))
-                for name, tensor in zip(self._names, inputs, strict=True)
-            )
-        )
+        # Not a product: NaN times 0 is NaN, so a hidden NaN would reach the module.
+        seen = [
+            tensor if name is None else torch.where(getattr(self, name), tensor, torch.zeros_like(tensor))
+            for name, tensor in zip(self._names, inputs, strict=True)
+        ]
+        return self.module(*seen)
 
 
 def masks(subspace: Subspace, shapes: Signature) -> list[Tensor | None]:
