@@ -65,13 +65,7 @@ def files(folder: Path = Path("tests")) -> Iterator[tuple[str, ...]]:
 
 
 def scheduled(marker: str, number: int, chances: int = 1) -> list[Lot]:
-    """At most ``number`` lots of about equal recorded durations; the longest lot comes first.
-
-    Args:
-        marker: that the tests have, as an expression.
-        number: of lots.
-        chances: of each test.
-    """
+    """At most ``number`` lots of a marker's tests, of about equal recorded durations; the longest comes first."""
     recorded = json.loads(DURATIONS.read_text(encoding="utf-8")).get(marker, {})
     seconds = {group: sum(recorded.get(place, 1.0) for place in group) for group in files() if group}
     shares: list[tuple[float, tuple[str, ...]]] = [(0.0, ())] * number
@@ -81,20 +75,16 @@ def scheduled(marker: str, number: int, chances: int = 1) -> list[Lot]:
     return [Lot((*places, "-m", marker), chances) for _, places in sorted(shares, reverse=True) if places]
 
 
-def fast_lots() -> list[Lot]:
-    """The fast tests, those on Spark and all others."""
-    return [Lot((*STYLE, "-m", f"{prefix}cluster and {_FAST}")) for prefix in ("not ", "")]
-
-
-def all_lots() -> list[Lot]:
-    """All tests that need no GPU."""
-    return [*scheduled(ON_SPARK, 6, chances=2), *scheduled(ALONE, 2)]
-
-
-def oldest_lot(python: str) -> Lot:
-    """The fast tests that depend most on Spark's version, run by another interpreter."""
-    places = (f"tests/{name}" for name in OLDEST)
-    return Lot((*places, "-m", f"cluster and {_FAST}"), chances=2, python=os.path.abspath(python))
+def lots_of(*, fast: bool, oldest: str | None) -> list[Lot]:
+    """The fast tests, those on Spark and all others, or all tests; ``oldest`` is a further lot's interpreter."""
+    if fast:
+        lots = [Lot((*STYLE, "-m", f"{prefix}cluster and {_FAST}")) for prefix in ("not ", "")]
+    else:
+        lots = [*scheduled(ON_SPARK, 6, chances=2), *scheduled(ALONE, 2)]
+    if oldest:
+        places = (f"tests/{name}" for name in OLDEST)
+        lots.append(Lot((*places, "-m", f"cluster and {_FAST}"), chances=2, python=os.path.abspath(oldest)))
+    return lots
 
 
 def run(lot: Lot, *arguments: str) -> int:
@@ -109,14 +99,7 @@ def run(lot: Lot, *arguments: str) -> int:
 
 
 def second_chance(lot: Lot, code: int, cache: Path, arguments: Sequence[str]) -> int:
-    """Run the failed tests of a lot again.
-
-    Args:
-        lot: that has run.
-        code: its exit code.
-        cache: its cache; without a record of failures if it was killed.
-        arguments: of the run.
-    """
+    """Run the failed tests of a lot again, which ended with ``code``; the cache of a killed one records none."""
     record = cache / "v" / "cache" / "lastfailed"
     failed = sorted(json.loads(record.read_text(encoding="utf-8"))) if record.exists() else []
     if lot.chances == 1 or code != pytest.ExitCode.TESTS_FAILED or not failed:
@@ -140,11 +123,9 @@ def record(lots: Sequence[Lot], caches: Sequence[Path]) -> None:
             place = next((place for place in lot.selection if case.attrib["file"].startswith(place)), None)
             if place is not None and lot.selection[-1] in seconds:
                 seconds[lot.selection[-1]][place] += float(case.attrib["time"])
-    rounded = {
-        marker: {place: round(spent, 1) for place, spent in sorted(every.items())} for marker, every in seconds.items()
-    }
+    rounded = {marker: {place: round(spent, 1) for place, spent in every.items()} for marker, every in seconds.items()}
     Path("build").mkdir(exist_ok=True)
-    Path("build", DURATIONS.name).write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
+    Path("build", DURATIONS.name).write_text(json.dumps(rounded, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -153,9 +134,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--fast", action="store_true", help="the fast tests, with one chance each")
     parser.add_argument("--oldest", metavar="PYTHON", help="an interpreter with the oldest pyspark")
     options, others = parser.parse_known_args(arguments)
-    lots = fast_lots() if options.fast else all_lots()
-    if options.oldest:
-        lots.append(oldest_lot(options.oldest))
+    lots = lots_of(fast=options.fast, oldest=options.oldest)
     with tempfile.TemporaryDirectory() as folder:
         caches = [Path(folder, str(number)) for number in range(len(lots))]
         extra = [(*others, "-o", f"cache_dir={cache}", *reported(cache)) for cache in caches]

@@ -50,14 +50,8 @@ def test_committed_checkpoint_comes_back(shards, directory):
 
 
 def test_names_sort_by_time():
-    times = [
-        CheckpointName(0, 0, 9),
-        CheckpointName(0, 0, 10),
-        CheckpointName(0, 1, 10),
-        CheckpointName(1, 0, 5),
-        CheckpointName(9, 0, 0),
-        CheckpointName(10, 0, 0),
-    ]
+    numbers = ((0, 0, 9), (0, 0, 10), (0, 1, 10), (1, 0, 5), (9, 0, 0), (10, 0, 0))
+    times = [CheckpointName(*attempt_epoch_step) for attempt_epoch_step in numbers]
     assert sorted(map(str, times)) == [str(name) for name in times]
     for name in (*times, CheckpointName(12345, 12345, 12345678901)):
         assert CheckpointName.parse(str(name)) == name

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -122,8 +123,7 @@ def stop(cluster: Any, limit: float = 60.0, **options: Any) -> Any:
     return supervisor.gang(print, attempt=4)
 
 
-def disk_full(attempt: int) -> None:
-    raise OSError("No space left on device")
+FULL_DISK = Mock(side_effect=OSError("No space left on device"))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def disk_full(attempt: int) -> None:
     [
         (Asked(), None, [], r"asked to stop \(maintenance\) and was not saved: it keeps no checkpoints"),
         (Asked(), Asked.ask, [4], r"could not be saved within 0\.5 s"),
-        (Asked(), lambda cluster, attempt: disk_full(attempt), [], "could not be asked to save: No space left"),
+        (Asked(), FULL_DISK, [], "could not be asked to save: No space left"),
         (Asked(waits=True), Asked.ask, [4], "had not begun"),
         (Asked(Stopped("saved at step 3")), Asked.ask, [4], "^saved at step 3$"),
         (Asked(WorkerLost("its executor got SIGTERM")), Asked.ask, [4], "failed before it was saved: its executor got"),

@@ -123,8 +123,8 @@ class ClusterContract:
     @pytest.mark.parametrize(
         ("function", "message"),
         [
-            (work.a_lock, "TypeError: cannot pickle"),
-            (work.a_trap, "the driver cannot unpickle the result of rank 0: ValueError"),
+            (lambda *_: threading.Lock(), "TypeError: cannot pickle"),
+            (lambda *_: work.Trap(), "the driver cannot unpickle the result of rank 0: ValueError"),
         ],
     )
     def test_values_that_cannot_be_pickled_or_unpickled_raise(self, cluster, function, message):

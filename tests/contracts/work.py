@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,19 +107,11 @@ class Large:
         return np.arange(self.numbers if world.rank == world.size - 1 else 0, dtype=np.uint32)
 
 
-def a_lock(world: World, shard: Shard | None) -> Any:
-    return threading.Lock()
-
-
 class Trap:
     """Cannot be unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return int, ("no number",)
-
-
-def a_trap(world: World, shard: Shard | None) -> Trap:
-    return Trap()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from tests.data.test_batching import ID, INPUTS, PLAIN, WEIGHTED, assert_same, s
 from tests.fake_gpu import MAIN, install
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+SIZES = (300, 0, 97)
+RAGGED = Columns((INPUTS[0], InputColumn("tokens", ragged="padded")), row_id=ID)
 
 
 @pytest.fixture
@@ -26,10 +28,9 @@ def held(monkeypatch):
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("columns", [PLAIN, WEIGHTED], ids=["plain", "weighted"])
 def test_batches_equal_those_from_the_host(columns):
-    sizes = (300, 0, 97)
-    dataset = shards(sizes, columns, arrival=3)
+    dataset = shards(SIZES, columns, arrival=3)
     dataset = weighted(dataset) if columns.weight else dataset
-    plan = Plan(sizes, 16, seed=5)
+    plan = Plan(SIZES, 16, seed=5)
     for shard in dataset:
         cache = DeviceCache.of(shard, CPU)
         assert cache is not None
@@ -41,10 +42,10 @@ def test_batches_equal_those_from_the_host(columns):
 
 @pytest.mark.usefixtures("held")
 def test_ragged_columns_stay_on_the_host():
-    columns = Columns((INPUTS[0], InputColumn("tokens", ragged="padded")), row_id=ID)
-    assert DeviceCache.of(shards((8,), columns)[0], CPU) is None
+    (shard,) = shards((8,), RAGGED)
+    assert DeviceCache.of(shard, CPU) is None
     with pytest.warns(UserWarning, match="cacheOnDevice='always' is ignored: a column is ragged"):
-        assert DeviceCache.of(shards((8,), columns)[0], CPU, "always") is None
+        assert DeviceCache.of(shard, CPU, "always") is None
 
 
 def test_a_shard_is_measured_in_the_types_of_the_batches(monkeypatch):
@@ -79,10 +80,6 @@ def test_what_cannot_be_held_raises_or_warns(monkeypatch):
 
 
 # ---- batches on a copy stream; a recording fake stands for the GPU ---------------------------------------------------
-
-
-SIZES = (300, 0, 97)
-RAGGED = Columns((INPUTS[0], InputColumn("tokens", ragged="padded")), row_id=ID)
 
 
 def augmented(inputs, target, generator):

@@ -52,8 +52,8 @@ def read(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def blocks(page: str, text: str | None = None) -> Iterator[Block]:
-    for token in tokens(read(page) if text is None else text):
+def blocks(page: str) -> Iterator[Block]:
+    for token in tokens(read(page)):
         if token.map is None or token.type not in ("fence", "code_block"):
             continue
         fenced = token.type == "fence"

@@ -52,23 +52,20 @@ class Net(nn.Module):
         return self.layer(features)
 
 
-def table(first: int = 0, rows: int = ROWS, *, pixels: int = 64) -> pa.Table:
-    """Rows of scikit-learn's digits; zeros fill each image up to ``pixels``."""
-    images, labels = load_digits(return_X_y=True)
-    wide = np.zeros((rows, pixels), np.float32)
-    wide[:, : images.shape[1]] = images[first : first + rows] / 16
+def table(first: int = 0, rows: int = ROWS) -> pa.Table:
+    """Rows of scikit-learn's digits."""
+    images, labels = (array[first : first + rows] for array in load_digits(return_X_y=True))
     return pa.table(
         {
-            "features": pa.array(list(wide), pa.list_(pa.float32())),
-            "label": pa.array(labels[first : first + rows], pa.int64()),
+            "features": pa.array(list((images / 16).astype(np.float32)), pa.list_(pa.float32())),
+            "label": pa.array(labels, pa.int64()),
             "held_out": pa.array(np.arange(rows) % 5 == 0),
         }
     )
 
 
-def frames(spark: SparkSession, *, pixels: int = 64) -> dict[str, DataFrame]:
-    rows = {"train": table(pixels=pixels), "test": table(ROWS, 100, pixels=pixels)}
-    return {name: spark.createDataFrame(table) for name, table in rows.items()}
+def frames(spark: SparkSession) -> dict[str, DataFrame]:
+    return {"train": spark.createDataFrame(table()), "test": spark.createDataFrame(table(ROWS, 100))}
 
 
 # ---- pages without Spark ----------------------------------------------------------------------------------------

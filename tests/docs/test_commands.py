@@ -27,7 +27,8 @@ from tests.docs import substitutions
 from tests.docs.pages import ROOT, Block, in_language
 from tests.rounds.data import data_folder, real
 from tests.sessions import driver_environment
-from tests.spark.test_conf import HOMES, OPEN, UNDECLARED
+from tests.spark.test_conf import OPEN, UNDECLARED
+from tests.spark.test_conf import find as find
 
 BIN = Path(sys.executable).parent
 
@@ -163,12 +164,7 @@ PROPERTIES = in_language("properties")
 LINE = re.compile(r"(spark\.\S+)\s+(\S.*)")
 
 
-def test_spark_knows_every_key(spark):
-    java = spark.sparkContext._jvm
-    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
-    for home in HOMES:
-        java.java.lang.Class.forName(home, True, loader)
-    find = java.org.apache.spark.internal.config.ConfigEntry.findEntry
+def test_spark_knows_every_key(find):
     for block in PROPERTIES:
         for line in block.code.splitlines():
             key = LINE.fullmatch(line)[1]

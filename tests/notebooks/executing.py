@@ -63,10 +63,7 @@ def data_sets(notebook: NotebookNode) -> list[str]:
 def executed(path: Path, folder: Path, jvm: DriverJvm | None = None) -> NotebookNode:
     """Run a notebook in an empty folder and return it with tidied outputs; the file stays as it is.
 
-    Args:
-        path: the notebook.
-        folder: for its files.
-        jvm: of its Spark driver; by default it starts one.
+    Without ``jvm``, its Spark driver starts a JVM.
     """
     notebook = nbformat.read(path, as_version=4)
     for name in ("work", "local", "ipython"):

@@ -79,20 +79,18 @@ def test_penalised_least_squares_by_admm(tmp_path, prox, reference, shards):
 STRENGTH = 1e-3
 
 
-def cost(w, b, strength=STRENGTH):
+def cost(w, b):
     x, y = a9a()
     z = x @ w + b
-    return float(np.mean(np.logaddexp(0.0, z) - y * z) + strength / 2 * w @ w)
+    return float(np.mean(np.logaddexp(0.0, z) - y * z) + STRENGTH / 2 * w @ w)
 
 
 @functools.cache
-def optimum(strength=STRENGTH):
+def optimum():
     x, y = a9a()
-    model = linear_model.LogisticRegression(
-        C=1 / (strength * len(y)), solver="newton-cholesky", tol=1e-12, max_iter=200
-    )
-    solution = model.fit(x, y)
-    return cost(solution.coef_[0], float(solution.intercept_[0]), strength)
+    options = {"solver": "newton-cholesky", "tol": 1e-12, "max_iter": 200}
+    solution = linear_model.LogisticRegression(C=1 / (STRENGTH * len(y)), **options).fit(x, y)
+    return cost(solution.coef_[0], float(solution.intercept_[0]))
 
 
 @pytest.mark.parametrize("shards", [1, 4])

@@ -27,17 +27,10 @@ from sparkdl.rounds.local_solvers import ConjugateGradient, LocalSGDSolver
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L1
 from sparkdl.training.objective.objective import Objective
-from tests.contracts.algorithm_contract import data
+from tests.contracts import algorithm_contract
 from tests.rounds.simulated_gpu import simulated_gpu
 
-COLUMNS = Columns(
-    (InputColumn("x"),),
-    InputColumn("y"),
-    weight=InputColumn("w"),
-    validation=InputColumn("held out", "bool"),
-    client=InputColumn("client", "int64"),
-    floating="float64",
-)
+COLUMNS = replace(algorithm_contract.COLUMNS, validation=InputColumn("held out", "bool"))
 CLASSES = replace(COLUMNS, target=InputColumn("client", "int64"))
 
 
@@ -65,7 +58,7 @@ ALGORITHMS: dict[str, tuple[Any, Objective, Columns]] = {
 
 
 def trained(algorithm: Any, objective: Objective, columns: Columns, folder: Path) -> tuple[dict[str, Any], list[Any]]:
-    table: dict[str, np.ndarray] = data() | {"held out": np.arange(90) % 5 == 0}
+    table: dict[str, np.ndarray] = algorithm_contract.data() | {"held out": np.arange(90) % 5 == 0}
     with InlineCluster().map_reduce(table, columns, num_shards=2) as jobs:
         state, history = Rounds(algorithm, objective, 3, memories=str(folder), max_rounds=3).run(jobs)
     return state["weights"], [{**row, "seconds": 0} for row in history]

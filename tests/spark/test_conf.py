@@ -44,13 +44,18 @@ def settings(path):
             yield result[2], result[3], not result[1]
 
 
-@each_file
-def test_spark_knows_every_key(spark, path):
+@pytest.fixture
+def find(spark):
+    """Finds Spark's declaration of a setting."""
     java = spark.sparkContext._jvm
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
     for home in HOMES:
         java.java.lang.Class.forName(home, True, loader)
-    find = java.org.apache.spark.internal.config.ConfigEntry.findEntry
+    return java.org.apache.spark.internal.config.ConfigEntry.findEntry
+
+
+@each_file
+def test_spark_knows_every_key(find, path):
     keys = {key for key, *_ in settings(path) if not OPEN.fullmatch(key)} - UNDECLARED
     assert {key for key in keys if not find(key)} == set()
     assert find("spark.executor.memori") is None

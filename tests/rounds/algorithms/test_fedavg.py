@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from sparkdl.cluster.local_tasks import InlineTaskRunner, ShardedData
-from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.columns import InputColumn
 from sparkdl.data.sampler import generator
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging, packed, quantised, quantised_each
@@ -22,19 +22,13 @@ from sparkdl.rounds.local_training import LocalTraining
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.parameters import module_of
 from sparkdl.training.objective.objective import Objective
-from tests.contracts import work
+from tests.contracts import algorithm_contract, work
 from tests.contracts.algorithm_contract import AlgorithmContract
 
 SIZES = (3, 40, 11, 7, 25)  # rows of each client
 IDS = (-4, 0, 9, 12, 1 << 40)
-COLUMNS = Columns(
-    (InputColumn("x"),),
-    InputColumn("y"),
-    row_id=InputColumn("id", "int64"),
-    client=InputColumn("client", "int64"),
-    floating="float64",
-)
-WEIGHED = replace(COLUMNS, weight=InputColumn("w"))
+WEIGHED = replace(algorithm_contract.COLUMNS, row_id=InputColumn("id", "int64"))
+COLUMNS = replace(WEIGHED, weight=None)
 RATE = 0.05
 SQUARES = Objective(partial(nn.Linear, 3, 1), nn.MSELoss(), partial(torch.optim.SGD, lr=RATE), precision="fp64")
 ALL = partial(FederatedAveraging, "client", client_fraction=1.0)
