@@ -71,10 +71,8 @@ def fit(folder: Path) -> tuple[list[bytes], list[int]]:
     arrays = {"id": np.arange(60), ROW_ID: np.arange(60), "x": x, "label": (x.sum(1) > 0).astype(np.int64)}
     options = {"optimizer": partial(Momentum, lr=0.1), "batchSize": 10, "epochs": 1}
     base = TorchClassifier(model=Net, inputCols=["x"], idCol="id", **options)
-    seeds = [member_seed(0, index) for index in ALL]
-    members = [
-        Member(index, base.copy({base.seed: seed}), Bootstrap(1.0, True, seed)) for index, seed in enumerate(seeds)
-    ]
+    seeds = {index: member_seed(0, index) for index in ALL}
+    members = [Member(at, base.copy({base.seed: seed}), Bootstrap(1.0, True, seed)) for at, seed in seeds.items()]
     store = MemberStore(str(folder))
     store.begin(CONFIGURATION)
     try:
@@ -119,9 +117,8 @@ def test_kept_members_survive_second_driver_damage_and_full_disk(tmp_path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(Folder, "write", full)
-        with pytest.raises(
-            WorkerFailed, match=r"member 2: .*cannot be stored.*No space left on device.*3 of 4 members"
-        ):
+        message = r"member 2: .*cannot be stored.*No space left on device.*3 of 4 members"
+        with pytest.raises(WorkerFailed, match=message):
             fit(run)
     assert failures["member-00001"] == 0
     assert fit(run) == (quiet, [2])

@@ -31,10 +31,9 @@ def quiet(pair, tmp_path_factory):
 
 def faults(folder: Path, *places: tuple[str, str, int, int]) -> list[Fault]:
     """Faults: how, phase, number of the round, shard."""
-    (folder / "marks").mkdir(parents=True, exist_ok=True)
-    return [
-        Fault(how, shard, number, f"{folder}/marks/{phase}-{number}", phase) for how, phase, number, shard in places
-    ]
+    marks = folder / "marks"
+    marks.mkdir(parents=True, exist_ok=True)
+    return [Fault(how, shard, number, f"{marks}/{phase}-{number}", phase) for how, phase, number, shard in places]
 
 
 def happened(folder: Path) -> set[str]:

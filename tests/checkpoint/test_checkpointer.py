@@ -203,9 +203,8 @@ def fit(kept, *faults, rows=None, attempt=None, **options):
     training, columns = CASES["SGD"]()
     options = {"checkpointer": kept, "callbacks": [*training.callbacks, *faults]} | options
     attempt = (0 if kept is None else kept.checkpoints.next_attempt()) if attempt is None else attempt
-    return InlineCluster().gang(
-        replace(training, **options), data() if rows is None else rows, columns, attempt=attempt
-    )
+    rows = data() if rows is None else rows
+    return InlineCluster().gang(replace(training, **options), rows, columns, attempt=attempt)
 
 
 def changed_data():

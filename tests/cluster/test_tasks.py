@@ -61,10 +61,8 @@ def test_work_gets_the_device_of_its_task() -> None:
         raise InvalidInput("there is no GPU.")
 
     [shard] = shards_of(2)
-    devices = [
-        mapped(ship(Placed()), {}, shard, choose_device=choose) for choose in (None, lambda: torch.device("meta"))
-    ]
-    assert [result.note for result in devices] == ["cpu", "meta"]
+    for choose, device in ((None, "cpu"), (lambda: torch.device("meta"), "meta")):
+        assert mapped(ship(Placed()), {}, shard, choose_device=choose).note == device
     result = mapped(ship(Placed()), {}, shard, choose_device=missing)
     assert result.trouble is not None
     assert result.trouble[:2] == ("InvalidInput", "there is no GPU.")

@@ -218,9 +218,8 @@ def test_ragged_rows_stay_with_their_rows(sizes, ragged):
 
 
 def test_invalid_shards_and_plans_raise():
-    (negative,) = shards_of(
-        [pa.table({"x": [1.0, 2.0], "w": [1.0, -0.5]})], Columns(INPUTS[1:], weight=InputColumn("w"))
-    )
+    rows = pa.table({"x": [1.0, 2.0], "w": [1.0, -0.5]})
+    (negative,) = shards_of([rows], Columns(INPUTS[1:], weight=InputColumn("w")))
     first = shards((5, 0))[0]
     for call, message in [
         (lambda: negative.with_denominators(lambda target: None), r"weight column 'w' holds -0.5; expected weights of"),

@@ -25,9 +25,8 @@ COLUMNS = Columns(
     target=InputColumn("y"),
     row_id=InputColumn("id", "int64"),
 )
-LAYOUT = {"x": ("float32", ()), "words": ("int64", ()), "y": ("int32", ()), "id": ("int64", ())} | {
-    "image": ("uint8", (2, 3))
-}
+LAYOUT = {"x": ("float32", ()), "words": ("int64", ()), "y": ("int32", ()), "id": ("int64", ())}
+LAYOUT |= {"image": ("uint8", (2, 3))}
 
 
 def table(rows):

@@ -108,9 +108,8 @@ def test_skipped_block_compiles_and_its_imports_exist(page, line, tmp_path):
     assert not [name for name in ABSENT if importlib.util.find_spec(name)]
     nodes = list(ast.walk(ast.parse(block.code)))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [
-        f"{node.module}.{alias.name}" for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
-    ]
+    partly = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    names += [f"{node.module}.{alias.name}" for node in partly for alias in node.names]
     for name in names:
         assert name.partition(".")[0] in ABSENT or resolve_name(name), block
 

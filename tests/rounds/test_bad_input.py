@@ -80,10 +80,8 @@ def test_infinite_losses_and_results_raise(algorithm, rate, large, message, tmp_
 # ---- the inspection before the first round ---------------------------------------------------------------------------
 
 
-WEIGHED = Columns(
-    (InputColumn("x"),), InputColumn("y", "int64"), row_id=InputColumn("id", "int64"), weight=InputColumn("w")
-)
 PLAIN = Columns((InputColumn("x"),), InputColumn("y", "int64"))
+WEIGHED = replace(PLAIN, row_id=InputColumn("id", "int64"), weight=InputColumn("w"))
 LOSS = nn.CrossEntropyLoss(ignore_index=-1)
 SCORES = Objective(partial(nn.Linear, 3, 3), LOSS)
 
@@ -118,9 +116,8 @@ def test_shapes_and_errors_are_seen_for_any_weights(columns, weights, labels):
 
     plain = seen(SCORES)
     assert (plain.output, plain.inputs) == ([3], [([3], "float32")])
-    collated = seen(
-        Objective(partial(Both, 3, 3), LOSS), Transforms(two_inputs, denominators=SCORES.criterion().denominators)
-    )
+    transforms = Transforms(two_inputs, denominators=SCORES.criterion().denominators)
+    collated = seen(Objective(partial(Both, 3, 3), LOSS), transforms)
     assert (collated.output, collated.inputs) == ([3], [([3], "float32"), ([1], "float64")])
     with pytest.raises(WorkerFailed, match=r"shard 0 in round 0: forward\(\) of Linear raised"):
         seen(Objective(partial(nn.Linear, 5, 3), LOSS))

@@ -115,9 +115,8 @@ def test_micro_batches_give_the_step_of_the_batch():
 
 def test_fp16_scales_the_loss_and_clips_gradients_that_are_not_scaled():
     """Gradients of 1e-7 become 0 in fp16 without a scale; with one, Adam's first steps are as long as in float32."""
-    [shard] = ShardedData(
-        {"x": data()["x"], "y": data()["y"]}, Columns((InputColumn("x"),), InputColumn("y")), 1
-    ).shards()
+    columns = Columns((InputColumn("x"),), InputColumn("y"))
+    [shard] = ShardedData({name: data()[name] for name in ("x", "y")}, columns, 1).shards()
     adam = partial(torch.optim.Adam, lr=RATE, eps=1e-12)
     moved = {}
     for precision in ("fp16", "fp32"):

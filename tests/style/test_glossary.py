@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, newcomers
+from tests.style.test_layers import CODE
 
 # Names that no code defines or uses any more. Common English words are left out: `row`, `over`, `done`.
 IDENTIFIERS = frozenset(
@@ -40,9 +41,7 @@ PHRASES = (
     r"\bare refused\b",
     r"\bmembers? of (?:a|the|its) gang\b",
 )
-PYTHON = sorted(
-    path for folder in ("sparkdl", "jobs", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")
-)
+PYTHON = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
 PAGES = [ROOT / page for page in (*newcomers(), "CONTRIBUTING.md") if page != "docs/glossary.md"]
 
 

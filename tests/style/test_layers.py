@@ -266,9 +266,8 @@ def floor_plan() -> dict[str, int]:
 
 def test_floor_plan():
     limits = (MAX_ENTRIES, MAX_ROOM_FILES, MAX_LEVELS, MAX_CHAIN, MAX_REACH)
-    assert {
-        name: count for (name, count), limit in zip(floor_plan().items(), limits, strict=True) if count > limit
-    } == {}
+    counts = zip(floor_plan().items(), limits, strict=True)
+    assert {name: count for (name, count), limit in counts if count > limit} == {}
 
 
 def test_rooms_keep_their_budgets():

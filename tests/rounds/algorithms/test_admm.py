@@ -67,9 +67,8 @@ def in_numpy(algorithm: ConsensusADMM, z: np.ndarray, rounds: int) -> Iterator[d
     d = u
     for k in range(1, rounds + 1):
         r = rho / 3
-        x = np.stack(
-            [np.linalg.solve(a + r * np.eye(5), b + r * (c - own)) for (a, b), own in zip(terms, d, strict=True)]
-        )
+        pairs = zip(terms, d, strict=True)
+        x = np.stack([np.linalg.solve(a + r * np.eye(5), b + r * (c - own)) for (a, b), own in pairs])
         h = algorithm.alpha * x + (1 - algorithm.alpha) * c
         before, z = (z, u), (h + d).mean(0)
         z[:4] = np.sign(z[:4]) * np.maximum(np.abs(z[:4]) - algorithm.prox.strength / rho, 0)

@@ -44,9 +44,8 @@ def searched(f, slope, search: LineSearch, most: int) -> tuple[LineSearch, list[
     tried = []
     while search.status == "searching":
         tried.append(search.t)
-        search = observe(
-            LineSearch.from_json(asdict(search)), SearchPoint(search.t, f(search.t), slope(search.t)), most=most
-        )
+        point = SearchPoint(search.t, f(search.t), slope(search.t))
+        search = observe(LineSearch.from_json(asdict(search)), point, most=most)
     return search, tried
 
 
@@ -149,9 +148,8 @@ def test_search_without_result_stops_at_start():
     wrong = replace(objective(), loss=misleading)
     start = LBFGS().init(wrong, 0)["weights"]
     state, history = Rounds(LBFGS(maxls=9), wrong).run(jobs(2))
-    assert history[-1]["status"] == (
-        "stopped: the line search has found no step after 9 evaluations, along the gradient"
-    )
+    expected = "stopped: the line search has found no step after 9 evaluations, along the gradient"
+    assert history[-1]["status"] == expected
     assert len(history) == 10
     assert all(torch.equal(state["weights"][name], tensor) for name, tensor in start.items())
 
@@ -161,9 +159,8 @@ def test_step_of_infinite_loss_is_shortened():
     algorithm, shards = LBFGS(), shards_of(45, 45)
     first, second = states(algorithm, shards, 1)
     far = {**second, "trial": second["trial"] + 1e200}
-    after = algorithm.apply(
-        far, algorithm.reduce(*(algorithm.map(objective(), far, shard, None)[0] for shard in shards))
-    )
+    updates = [algorithm.map(objective(), far, shard, None)[0] for shard in shards]
+    after = algorithm.apply(far, algorithm.reduce(*updates))
     assert not algorithm.converged(after)
     assert after["best"]["value"] == second["best"]["value"]
     assert 0 < LineSearch.from_json(after["search"]).t < LineSearch.from_json(second["search"]).t

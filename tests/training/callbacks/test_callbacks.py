@@ -260,9 +260,8 @@ def test_second_run_of_a_process_begins_its_own_average():
 def test_best_epoch_keeps_its_average():
     held = numbers() | {"held": np.arange(ROWS) % 4 == 0}
     columns = replace(Case().columns(), validation=InputColumn("held", "bool"))
-    kept, last = (
-        InlineCluster().gang(training(EMA(0.9), keep_best=best), held, columns)[0].weights for best in (True, False)
-    )
+    both = (training(EMA(0.9), keep_best=best) for best in (True, False))
+    kept, last = (InlineCluster().gang(one, held, columns)[0].weights for one in both)
     assert kept == last  # the loss falls, and the last epoch is the best
 
 

@@ -27,21 +27,16 @@ def place(model: Any = work.Net, **options: Any) -> ReplicatedReplica:
     return Replicated().place(Objective(work.Seeded(model), **options), World())
 
 
-def batch(rows: int = 12, seed: int = 0, **options: Any) -> Batch:
-    random = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, 3, generator=random, dtype=torch.float64)
-    return Batch(
-        (x,), x.sin().sum(1), None, None, rows, float(rows), **{"weight_fraction": 1.0, "total": rows, **options}
-    )
+def batch(rows: int = 12, weight_fraction: float = 1.0) -> Batch:
+    x = torch.randn(rows, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return Batch((x,), x.sin().sum(1), None, None, rows, float(rows), weight_fraction, total=rows)
 
 
 def tape(replica: ReplicatedReplica) -> list[Any]:
     """Set a sink that writes down its calls, and leaves the gradients where they are."""
     calls: list[Any] = []
     finish = partial(calls.append, "finish")
-    replica.sink = SimpleNamespace(
-        begin=lambda share: calls.append(("begin", share)), ready=calls.append, finish=finish
-    )
+    replica.sink = SimpleNamespace(begin=lambda part: calls.append(("begin", part)), ready=calls.append, finish=finish)
     return calls
 
 
@@ -50,12 +45,11 @@ def tape(replica: ReplicatedReplica) -> list[Any]:
 
 def test_gradients_are_of_local_mean():
     replica, whole = place(), batch()
-    expected = torch.autograd.grad(
-        nn.functional.mse_loss(replica.module(*whole.inputs), whole.target), replica.parameters
-    )
+    mean = nn.functional.mse_loss(replica.module(*whole.inputs), whole.target)
+    expected = torch.autograd.grad(mean, replica.parameters)
     loss = replica.gradients(whole)
     assert not loss.requires_grad
-    assert loss.item() == nn.functional.mse_loss(replica.module(*whole.inputs), whole.target).item()
+    assert loss.item() == mean.item()
     assert all(torch.equal(p.grad, g) for p, g in zip(replica.parameters, expected, strict=True))
     assert torch.equal(replica.output, replica.module(*whole.inputs))
     assert not replica.output.requires_grad

@@ -94,9 +94,8 @@ def batch(**options: Any) -> Batch:
 
 def test_buckets_start_in_order_with_weighted_gradients():
     replica, sync, started = attached(work.Net)
-    expected = torch.autograd.grad(
-        nn.functional.mse_loss(replica.module(batch().inputs[0]), batch().target), replica.parameters
-    )
+    mean = nn.functional.mse_loss(replica.module(*batch().inputs), batch().target)
+    expected = torch.autograd.grad(mean, replica.parameters)
     replica.gradients(batch())
     assert started == [0, 1, 2, 3]
     assert all(parameter.grad is None for parameter in replica.parameters)

@@ -78,9 +78,8 @@ def not_zero(values):
 def test_resumed_sums_are_bit_identical(pair, reducer):
     straight = pair.gang(Reduce(reducer, steps=(0, 5)))
     for stop in (1, 3):  # in the uncompressed steps, and after
-        states = tuple(
-            unpack_state(pack_state(result["state"])) for result in pair.gang(Reduce(reducer, steps=(0, stop)))
-        )
+        stopped = pair.gang(Reduce(reducer, steps=(0, stop)))
+        states = tuple(unpack_state(pack_state(result["state"])) for result in stopped)
         resumed = pair.gang(Reduce(reducer, steps=(stop, 5), states=states))
         for result, expected in zip(resumed, straight, strict=True):
             assert_same([result, expected | {"sums": expected["sums"][stop:]}])
