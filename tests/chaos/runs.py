@@ -33,7 +33,6 @@ STEPS = 5  # of an epoch
 ROWS = 144
 TRAINED = [row for row in range(ROWS) if row % 6]  # the others are held out
 SIZE = 2  # workers
-TIMES = ("seconds", "rows_per_second")
 
 # Only to switch it off, torch's optimizers import its compiler, which takes each new worker four seconds.
 for _name in ("add_param_group", "state_dict", "load_state_dict", "zero_grad"):
@@ -171,7 +170,7 @@ def assert_alike(actual: Sequence[Any], expected: Sequence[Any]) -> None:
 
 
 def untimed(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in history]
+    return [{key: value for key, value in row.items() if key not in ("seconds", "rows_per_second")} for row in history]
 
 
 def logged(folder: Path, rank: int) -> list[dict[str, Any]]:

@@ -26,15 +26,12 @@ def batch(rows, *, denominators=None, target=True):
     )
 
 
-def random_denominators(rows):
-    return torch.tensor(np.random.default_rng(rows).choice([0.0, 0.5, 2.0, 3.25], rows))
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 50])
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 100])
 def test_micro_batches_have_all_rows_in_order_and_the_mean_of_the_batch(rows, count):
     losses = torch.randn(rows, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    for denominators, target in itertools.product((None, random_denominators(rows)), (True, False)):
+    drawn = torch.tensor(np.random.default_rng(rows).choice([0.0, 0.5, 2.0, 3.25], rows))
+    for denominators, target in itertools.product((None, drawn), (True, False)):
         source = batch(rows, denominators=denominators, target=target)
         cut, last = zip(*source.split(count), strict=True)
         assert [*last] == [False] * (count - 1) + [True]

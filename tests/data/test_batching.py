@@ -31,7 +31,6 @@ WEIGHTED = Columns(INPUTS, InputColumn("y"), weight=InputColumn("w"), validation
 each_sizes = pytest.mark.parametrize(
     "sizes", [(997, 1, 0), (0, 0, 5), (1, 1, 1, 1), (3, 50, 0, 1, 200), (64,)], ids=str
 )
-each_batch_size = pytest.mark.parametrize("batch_size", [1, 7, 64, 5000])
 
 
 def table(rows):
@@ -83,7 +82,7 @@ def assert_same(actual, expected):
                 assert torch.equal(a, b) and a.dtype == b.dtype if isinstance(b, Tensor) else a == b
 
 
-@each_batch_size
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 5000])
 @each_sizes
 def test_every_row_comes_once_an_epoch_with_its_columns_and_weighs_1(sizes, batch_size):
     data = table(sum(sizes))

@@ -52,10 +52,9 @@ def table() -> dict[str, np.ndarray]:
     return {"id": np.arange(ROWS), "x": x, "y": (x @ draw.standard_normal((20, 4))).argmax(1)}
 
 
-def training(**changes: Any) -> Training:
-    given = {"precision": "fp32", "channels_last": False, "tf32": False}
-    objective = Objective(net, nn.CrossEntropyLoss(), partial(torch.optim.SGD, lr=0.1, momentum=0.9))
-    objective = replace(objective, **{name: changes.pop(name) for name in (*given,) if name in changes})
+def training(precision: str = "fp32", **changes: Any) -> Training:
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    objective = Objective(net, nn.CrossEntropyLoss(), sgd, precision=precision)
     return replace(Training(objective, 60, epochs=5), **changes)
 
 

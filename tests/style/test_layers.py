@@ -34,7 +34,6 @@ PACKAGE = ("sparkdl",)
 CODE = ("sparkdl", "jobs", "examples", "benchmarks")
 ALL = (*CODE, "tests")
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 Finding = tuple[int, str]
 Graph = dict[str, set[str]]
 
@@ -187,7 +186,7 @@ def short_script(source: Source) -> Iterator[Finding]:
 
 def short_functions(source: Source) -> Iterator[Finding]:
     for function in ast.walk(source.tree):
-        if not isinstance(function, Function):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         first = function.body[0]
         spoken = ast.get_docstring(function) is not None

@@ -37,6 +37,7 @@ LATE = np.arange(ROWS) >= ROWS // 2
 DATA = {"x": X, "y": X[:, 0], "row": np.arange(ROWS), "nothing": np.zeros(ROWS), "whole": np.arange(ROWS)}
 DATA |= {"late": LATE, "early": 1.0 - LATE, "half": np.full(ROWS, 0.5)}
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("row"))
+VALIDATED = replace(COLUMNS, validation=InputColumn("late", "bool"))
 LINE = partial(nn.Linear, 3, 1)
 
 
@@ -153,7 +154,7 @@ def test_parameters_of_a_loss_were_never_trained() -> None:
 @pytest.mark.parametrize("run", [fit, rounds])
 @pytest.mark.parametrize(("weight", "kind"), [("nothing", "training"), ("early", "validation")])
 def test_weights_of_0_trained_a_model_of_nan(run, weight, kind) -> None:
-    columns = replace(COLUMNS, weight=InputColumn(weight), validation=InputColumn("late", "bool"))
+    columns = replace(VALIDATED, weight=InputColumn(weight))
     with pytest.raises(InvalidInput, match=f"all {kind} rows weigh 0 in the loss; expected a positive weight"):
         run(Objective(LINE, nn.MSELoss()), columns)
 
@@ -166,7 +167,7 @@ def by_row(output: Any, target: Tensor) -> Tensor:
 @pytest.mark.parametrize("run", [fit, rounds])
 def test_losses_and_metrics_failed_after_the_first_epoch(run, tmp_path) -> None:
     # Validation calls both with the output of evaluation mode.
-    mark, validated = tmp_path / "stepped", replace(COLUMNS, validation=InputColumn("late", "bool"))
+    mark = tmp_path / "stepped"
 
     class Marks(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
@@ -177,10 +178,10 @@ def test_losses_and_metrics_failed_after_the_first_epoch(run, tmp_path) -> None:
     squeezed = lambda output, target: F.mse_loss(output.squeeze(1), target)  # noqa: E731
     measured = Objective(LINE, squeezed, partial(Marks, lr=0.1), metrics={"squares": MeanSquaredError()})
     with pytest.raises((InvalidInput, WorkerFailed), match="the loss raised IndexError"):
-        run(alone, validated)
+        run(alone, VALIDATED)
     message = r"the metric 'squares' raised .* the output \[12, 1\] float32 and the target \[12\]"
     with pytest.raises(InvalidInput, match=message):
-        run(measured, validated)
+        run(measured, VALIDATED)
     assert not mark.exists()
 
 
@@ -189,8 +190,7 @@ def test_losses_and_metrics_failed_after_the_first_epoch(run, tmp_path) -> None:
 
 def test_losses_of_the_largest_few_failed_on_a_trial_of_two_rows() -> None:
     largest = lambda output, target: ((output[:, 0] - target) ** 2).topk(3).values.mean()  # noqa: E731
-    validated = replace(COLUMNS, validation=InputColumn("late", "bool"))
-    assert len(fit(Objective(LINE, largest), validated, batch_size=6).history) == 2
+    assert len(fit(Objective(LINE, largest), VALIDATED, batch_size=6).history) == 2
 
 
 class Twofold(nn.Linear):

@@ -17,12 +17,12 @@ from sparkdl.rounds.parameters import flatten
 from tests.contracts.algorithm_contract import (
     AlgorithmContract,
     InlineTaskRunner,
-    data,
     jobs,
     objective,
     shards_of,
     states,
 )
+from tests.rounds.algorithms.test_admm import matrices
 
 
 class TestLBFGS(AlgorithmContract):
@@ -100,9 +100,7 @@ def test_quadratic_converges_to_normal_equations_in_few_evaluations(l2, bias):
     assert history[-1]["status"].startswith("converged")
     assert len(history) < 20
     assert len(state["pairs"]) == 3
-    arrays = data()
-    rows, w = np.c_[arrays["x"], np.ones(90)], arrays["w"]
-    a, b = 2 * (rows * w[:, None]).T @ rows / w.sum(), 2 * (rows * w[:, None]).T @ arrays["y"] / w.sum()
+    a, b = matrices()
     expected = np.linalg.solve(a + l2 * np.diag([1, 1, 1, 1, float(bool(bias))]), b)
     assert np.allclose(flatten(state["weights"], state["names"]).numpy(), expected, rtol=0, atol=1e-8)
 
