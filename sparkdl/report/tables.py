@@ -120,8 +120,8 @@ def _environment(runs: Sequence[RunData]) -> Table:
         next((event.payload.get("environment", {}) for event in reversed(run.of_kind("begin"))), {}) for run in runs
     ]
     names = dict.fromkeys(name for environment in environments for name in environment)
-    cells = [[_setting(values[name]) if name in values else "" for values in environments] for name in names]
-    return _by_run("", runs, [[name, *row] for name, row in zip(names, cells, strict=True)])
+    rows = [[name, *(_setting(values[name]) if name in values else "" for values in environments)] for name in names]
+    return _by_run("", runs, rows)
 
 
 def _messages(run: RunData) -> Table:

@@ -12,18 +12,7 @@ import plotly.graph_objects as go
 
 from sparkdl.report.history_charts import counted
 from sparkdl.report.run_data import RunData, StepChunk
-from sparkdl.report.style import (
-    PHASE_COLOURS,
-    STARTUP,
-    Chart,
-    colour,
-    is_number,
-    labels,
-    short,
-    text,
-    thinned,
-    titled,
-)
+from sparkdl.report.style import PHASE_COLOURS, STARTUP, Chart, colour, is_number, labels, short, text, thinned, titled
 from sparkdl.telemetry.step_timer import PHASES
 
 MOST_RANKS = 64

@@ -79,18 +79,16 @@ def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *,
         return ""
     busy = [_busy(seconds) for seconds in phases]
     slowest, median = busy.index(max(busy)), _median(busy)
-    spent = phases[slowest]
-    shares = {name: seconds / totals[slowest] for name, seconds in spent.items()}
+    shares = {name: seconds / totals[slowest] for name, seconds in phases[slowest].items()}
     sentences = [_bound(shares, len(phases))]
     if len(phases) > 1 and busy[slowest] >= SKEWED * median:
         where = f" on {hosts[slowest]}" if len(hosts) > slowest and hosts[slowest] else ""
         measured = [seconds for seconds in phases if seconds]
+        own = dict(phases[slowest])
+        cost = own.pop("exchange", 0.0)
         excess = {
-            name: value - _median([seconds.get(name, 0.0) for seconds in measured])
-            for name, value in spent.items()
-            if name != "exchange"
+            name: spent - _median([seconds.get(name, 0.0) for seconds in measured]) for name, spent in own.items()
         }
-        cost = spent.get("exchange", 0.0)
         wait = max((seconds.get("exchange", 0.0) - cost) / max(sum(seconds.values()), 1e-9) for seconds in measured)
         waiting = f"; others wait up to {wait:.0%} of their time." if wait > 0 else "."
         busier = f"{busy[slowest] / max(median, 1e-9):.1f} times as busy as the median"
@@ -139,8 +137,7 @@ def _busy(phases: Mapping[str, float]) -> float:
 
 
 def _median(values: Sequence[float]) -> float:
-    known = [value for value in values if value]
-    return statistics.median(known) if known else 0.0
+    return statistics.median([value for value in values if value] or [0.0])
 
 
 class PhaseTotals:

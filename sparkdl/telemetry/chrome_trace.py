@@ -101,17 +101,8 @@ def _phases(payload: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
 def trace(events: Sequence[Event]) -> dict[str, Any]:
     """Convert a run's events, as ``read_events`` returns them, to a trace, to be written as JSON."""
     clocks = Clocks.of(events)
-    entries: list[dict[str, Any]] = []
     threads: dict[tuple[int, str], int] = {}
-    for event in events:
-        if event.kind == "step":
-            entries += _step(event, clocks)
-        elif event.kind == "span":
-            entries.append(_span(event, clocks, threads))
-        elif event.kind == "progress":
-            entries += _counters(event, clocks)
-        elif event.kind in _MOMENTS:
-            entries.append(_moment(event, clocks))
+    entries = [entry for event in events for entry in _entries(event, clocks, threads)]
     first = min((entry["ts"] for entry in entries), default=0.0)
     for entry in entries:
         entry["ts"] = round((entry["ts"] - first) * 1e6, 1)
@@ -127,37 +118,32 @@ def write_timeline(directory: str) -> None:
     files.write(files.join(directory, "timeline.json"), json.dumps(timeline, separators=(",", ":")).encode())
 
 
-def _step(event: Event, clocks: Clocks) -> Iterator[dict[str, Any]]:
-    start = clocks.corrected(event.host, event.payload["start"])
-    for phase, begin, end in _phases(event.payload):
-        if phase != "other" and end > begin:
-            yield _entry(event, phase, _STEPS, start + begin, {}) | {"ph": "X", "dur": end - begin}
-
-
-def _span(event: Event, clocks: Clocks, threads: dict[tuple[int, str], int]) -> dict[str, Any]:
-    args = dict(event.payload)
-    name, start, seconds = args.pop("name"), args.pop("start"), args.pop("seconds")
-    thread = args.pop("thread", None)
-    row = _STAGES if thread is None else threads.setdefault((event.rank, thread), _STAGES + 1 + len(threads))
-    return _entry(event, name, row, clocks.corrected(event.host, start), args) | {"ph": "X", "dur": seconds}
-
-
-def _counters(event: Event, clocks: Clocks) -> Iterator[dict[str, Any]]:
-    for name, key in (("loss", "loss"), ("rows/s", "rows_per_second")):
-        value = event.payload.get(key)
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            at = clocks.corrected(event.host, event.time)
-            yield _entry(event, name, _STEPS, at, {}) | {"ph": "C", "args": {name: value}}
-
-
-def _moment(event: Event, clocks: Clocks) -> dict[str, Any]:
-    # JSON lacks non-finite numbers, and a browser would reject the whole file.
-    args = {
-        key: value if isinstance(value, str) or math.isfinite(value) else str(value)
-        for key, value in event.payload.items()
-        if isinstance(value, (str, int, float))
-    }
-    return _entry(event, event.kind, _STAGES, clocks.corrected(event.host, event.time), args) | {"ph": "i", "s": "p"}
+def _entries(event: Event, clocks: Clocks, threads: dict[tuple[int, str], int]) -> Iterator[dict[str, Any]]:
+    at = clocks.corrected(event.host, event.time)
+    if event.kind == "step":
+        start = clocks.corrected(event.host, event.payload["start"])
+        for phase, begin, end in _phases(event.payload):
+            if phase != "other" and end > begin:
+                yield _entry(event, phase, _STEPS, start + begin, {}) | {"ph": "X", "dur": end - begin}
+    elif event.kind == "span":
+        args = dict(event.payload)
+        name, start, seconds = args.pop("name"), args.pop("start"), args.pop("seconds")
+        thread = args.pop("thread", None)
+        row = _STAGES if thread is None else threads.setdefault((event.rank, thread), _STAGES + 1 + len(threads))
+        yield _entry(event, name, row, clocks.corrected(event.host, start), args) | {"ph": "X", "dur": seconds}
+    elif event.kind == "progress":
+        for name, key in (("loss", "loss"), ("rows/s", "rows_per_second")):
+            value = event.payload.get(key)
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                yield _entry(event, name, _STEPS, at, {}) | {"ph": "C", "args": {name: value}}
+    elif event.kind in _MOMENTS:
+        # JSON lacks non-finite numbers, and a browser would reject the whole file.
+        args = {
+            key: value if isinstance(value, str) or math.isfinite(value) else str(value)
+            for key, value in event.payload.items()
+            if isinstance(value, (str, int, float))
+        }
+        yield _entry(event, event.kind, _STAGES, at, args) | {"ph": "i", "s": "p"}
 
 
 def _entry(event: Event, name: str, thread: int, at: float, args: Mapping[str, Any]) -> dict[str, Any]:

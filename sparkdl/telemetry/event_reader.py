@@ -89,7 +89,13 @@ def thinned(events: Iterable[Event], most: int) -> list[Event]:
         if event.kind not in _FREQUENT:
             others.append(event)
             continue
-        count += series[event.kind, event.rank, event.attempt].add(event, every)
+        one = series[event.kind, event.rank, event.attempt]
+        one.waiting = [reduce(merged, (*one.waiting, event))]
+        one.count += 1
+        if one.count >= every:
+            one.done += one.waiting
+            one.waiting, one.count = [], 0
+            count += 1
         if count > most:
             every *= 2
             for worker in series.values():
@@ -102,21 +108,7 @@ def thinned(events: Iterable[Event], most: int) -> list[Event]:
 class _Series:
     done: list[Event] = field(default_factory=list)
     waiting: list[Event] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, event: Event, every: int) -> int:
-        """Merge an event with the waiting one. After ``every`` events, move the merged event to ``done``.
-
-        Returns:
-            The number of events that moved, 0 or 1.
-        """
-        self.waiting = [reduce(merged, (*self.waiting, event))]
-        self.count += 1
-        if self.count < every:
-            return 0
-        self.done += self.waiting
-        self.waiting, self.count = [], 0
-        return 1
+    count: int = 0  # events that were merged into the waiting one
 
 
 def merged(earlier: Event, later: Event) -> Event:
