@@ -70,8 +70,26 @@ class Folder:
         return f"{self.path}/{name}" if name else self.path
 
     def write(self, name: str, *data: Buffer) -> None:
-        """Write a file atomically from its chunks."""
-        _write(self.system, self.at(name), data)
+        """Write a file atomically from its chunks: readers see the old or the new content, never part of it."""
+        system, path = self.system, self.at(name)
+        if system.type_name in _OBJECT_STORES:  # which show an object only once it is complete
+            _pour(system, path, data)
+            return
+        local = isinstance(system, fs.LocalFileSystem)
+        fresh = [*takewhile(lambda folder: not folder.exists(), Path(path).parents)] if local else []
+        system.create_dir(os.path.dirname(path), recursive=True)
+        beside = f"{path}.{uuid.uuid4().hex}.tmp"
+        try:
+            _pour(system, beside, data)
+            if local:
+                _sync(beside)
+            system.move(beside, path)
+        except BaseException:
+            Folder(system, beside).delete("")
+            raise
+        if local:  # a file survives a power cut only if every new folder above it is synced as well
+            for file in (path, *map(str, fresh)):
+                _sync(os.path.dirname(file))
 
     def open(self, name: str) -> Any:
         """Open a file as a byte stream; raises FileNotFoundError if it does not exist."""
@@ -143,7 +161,7 @@ def join(uri: str, name: str) -> str:
 
 def write(uri: StrPath, data: bytes) -> None:
     """Write a file atomically: readers see the old or the new content, never part of it."""
-    _write(*locate(uri), [data])
+    Folder(*locate(uri)).write("", data)
 
 
 def read(uri: StrPath) -> bytes:
@@ -200,28 +218,6 @@ def _copy(source: Folder, place: Folder) -> None:
 def exists(uri: StrPath) -> bool:
     """Whether a file or directory exists."""
     return Folder(*locate(uri)).exists("")
-
-
-def _write(system: fs.FileSystem, path: str, data: Sequence[Buffer]) -> None:
-    """Write an object, which stores show only once it is complete, or sync a temporary file and rename it."""
-    if system.type_name in _OBJECT_STORES:
-        _pour(system, path, data)
-        return
-    local = isinstance(system, fs.LocalFileSystem)
-    fresh = [*takewhile(lambda folder: not folder.exists(), Path(path).parents)] if local else []
-    system.create_dir(os.path.dirname(path), recursive=True)
-    beside = f"{path}.{uuid.uuid4().hex}.tmp"
-    try:
-        _pour(system, beside, data)
-        if local:
-            _sync(beside)
-        system.move(beside, path)
-    except BaseException:
-        Folder(system, beside).delete("")
-        raise
-    if local:  # a file survives a power cut only if every new folder above it is synced as well
-        for file in (path, *map(str, fresh)):
-            _sync(os.path.dirname(file))
 
 
 def _pour(system: fs.FileSystem, path: str, data: Sequence[Buffer]) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
@@ -57,12 +56,8 @@ def _predictor(stage: SavedStage, device: str, trust: Trust) -> Predictor:
     path = public(stage.uri)
     saved = SavedFolder(path, stage.uri, fields_of(path, stage.metadata, _TORCH_MODEL), trust)
     try:
-        return Predictor.of(TrainedModule.load(saved), {**_params(stage, saved), "device": device})
+        trained, given = TrainedModule.load(saved), stage.metadata["paramMap"]
+        only = {"inputCols": [given["featuresCol"]]} if "featuresCol" in given else {}
+        return Predictor.of(trained, {**stage.params, **saved.objects(), **only, "device": device})
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
         raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error
-
-
-def _params(stage: SavedStage, saved: SavedFolder) -> Mapping[str, Any]:
-    given = stage.metadata["paramMap"]
-    only = {"inputCols": [given["featuresCol"]]} if "featuresCol" in given else {}
-    return {**stage.params, **saved.objects(), **only}

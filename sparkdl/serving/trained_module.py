@@ -44,9 +44,8 @@ class TrainedModule:
     def load(cls, saved: SavedFolder) -> TrainedModule:
         """Load the files and fields of a saved ``TorchModel``; raises as ``load_architecture`` does."""
         factory, weights = load_architecture(saved)
-        signature = saved.fields["signature"] and [
-            (list(shape), str(dtype)) for shape, dtype in saved.fields["signature"]
-        ]
+        given = saved.fields["signature"]
+        signature = given and [(list(shape), str(dtype)) for shape, dtype in given]
         values = {name: saved.fields[name] for name in _FIELDS}
         # Models of earlier versions lack the field.
         return cls(factory, weights, signature=signature, ignored=saved.fields.get("ignored", IGNORED), **values)

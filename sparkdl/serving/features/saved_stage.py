@@ -57,10 +57,8 @@ class SavedStage:
     def data(self) -> dict[str, Any]:
         """The one row of the fitted data, by column; raises ``InvalidInput`` if there is not one row."""
         try:
-            rows = [
-                row for part in _parts(self.uri, "data") for row in pq.read_table(pa.BufferReader(part)).to_pylist()
-            ]
-            (row,) = rows
+            tables = [pq.read_table(pa.BufferReader(part)) for part in _parts(self.uri, "data")]
+            (row,) = [row for table in tables for row in table.to_pylist()]
         except (ValueError, pa.ArrowException) as error:
             raise InvalidInput(f"{public(self.uri)} is damaged: data: {error}.") from error
         return dict(row)
