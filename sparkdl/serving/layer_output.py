@@ -30,9 +30,7 @@ class LayerModule(nn.Module):
         super().__init__()
         layers = dict(module.named_modules())
         if not layer or layer not in layers:
-            raise InvalidInput(
-                f"there is no layer {layer!r}; the model has {listed([name for name in layers if name])}."
-            )
+            raise InvalidInput(f"there is no layer {layer!r}; the model has {listed([*filter(None, layers)])}.")
         self.module, self._layer = module, layer
         layers[layer].register_forward_hook(_keep_output)
 
@@ -49,11 +47,10 @@ class LayerModule(nn.Module):
                 f"forward() does not call the layer {self._layer!r}; expected one that it calls. A model that was "
                 "saved as a torch.export program has no layers: save it with a factory that can be imported."
             )
-        if not isinstance(outputs[-1], Tensor):
-            raise InvalidInput(
-                f"the layer {self._layer!r} returned {shapes(outputs[-1])}; expected one tensor [B, ...]."
-            )
-        return outputs[-1]
+        output = outputs[-1]
+        if not isinstance(output, Tensor):
+            raise InvalidInput(f"the layer {self._layer!r} returned {shapes(output)}; expected one tensor [B, ...].")
+        return output
 
 
 @dataclass(frozen=True)

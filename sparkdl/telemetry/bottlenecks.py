@@ -84,11 +84,9 @@ def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *,
     if len(phases) > 1 and busy[slowest] >= SKEWED * median:
         where = f" on {hosts[slowest]}" if len(hosts) > slowest and hosts[slowest] else ""
         measured = [seconds for seconds in phases if seconds]
-        own = dict(phases[slowest])
-        cost = own.pop("exchange", 0.0)
-        excess = {
-            name: spent - _median([seconds.get(name, 0.0) for seconds in measured]) for name, spent in own.items()
-        }
+        spent = dict(phases[slowest])
+        cost = spent.pop("exchange", 0.0)
+        excess = {name: own - _median([seconds.get(name, 0.0) for seconds in measured]) for name, own in spent.items()}
         wait = max((seconds.get("exchange", 0.0) - cost) / max(sum(seconds.values()), 1e-9) for seconds in measured)
         waiting = f"; others wait up to {wait:.0%} of their time." if wait > 0 else "."
         busier = f"{busy[slowest] / max(median, 1e-9):.1f} times as busy as the median"

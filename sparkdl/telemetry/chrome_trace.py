@@ -35,6 +35,7 @@ DRIVER = -1
 MOST = 40_000
 """Most events of the frequent kinds in a trace; ``read_events`` merges more."""
 
+_Offsets = dict[str, dict[int, float]]
 _STEPS, _STAGES = 0, 1
 _MOMENTS = ("started", "failed", "finished", "restart", "resized", "epoch", "round", "checkpoint", "warning")
 
@@ -47,13 +48,13 @@ class Clocks:
         offsets: seconds by host and by the number of the ``WINDOW`` since 1970.
     """
 
-    offsets: dict[str, dict[int, float]]
+    offsets: _Offsets
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Clocks:
         """Estimate the offsets from events."""
         local = {event.host for event in events if event.rank == DRIVER}
-        offsets: dict[str, dict[int, float]] = defaultdict(dict)
+        offsets: _Offsets = defaultdict(dict)
         for event in events:
             if event.received is not None and event.rank != DRIVER:
                 window = int(event.time // WINDOW)
@@ -69,9 +70,7 @@ class Clocks:
         return time - windows[min(windows, key=lambda window: abs(window - int(time // WINDOW)))]
 
 
-def _by_steps(
-    events: Iterable[Event], silent: set[str], known: dict[str, dict[int, float]]
-) -> dict[str, dict[int, float]]:
+def _by_steps(events: Iterable[Event], silent: set[str], known: _Offsets) -> _Offsets:
     ends: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
     lowest: dict[str, int] = {}
     for event in events:

@@ -8,7 +8,6 @@ they fit. Other kinds stay.
 from __future__ import annotations
 
 import io
-import os
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.files import Folder
+from sparkdl.io.files import Folder, StrPath
 from sparkdl.telemetry.event import Event, readable
 from sparkdl.telemetry.event_file import DRIVER
 
@@ -24,9 +23,7 @@ _FREQUENT = ("step", "progress", "span")
 _COUNTS = ("steps", "rows", "bytes")
 
 
-def read_events(
-    folder: str | os.PathLike[str], *, most: int | None = None, odd: list[str] | None = None
-) -> list[Event]:
+def read_events(folder: StrPath, *, most: int | None = None, odd: list[str] | None = None) -> list[Event]:
     """Read the events of a run once each, sorted by time.
 
     Lines that are no readable event, such as the last line of a killed process, are left out.

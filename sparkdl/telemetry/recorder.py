@@ -181,21 +181,19 @@ class Recorder:
 
     def _run(self) -> None:
         closed, linger, idle_at = False, LINGER_SECONDS, time.monotonic() + SECONDS
-        flushes: list[threading.Event] = []
         while not closed or self._waiting:
             closed = self._rung(linger) or closed
-            while self._flushes:  # before the burst is taken, so that the burst has all their events
-                flushes.append(self._flushes.popleft())
+            flushes = len(self._flushes)  # before the burst is taken, so that the burst has all their events
             burst = self._take()
             linger = 0.0 if closed or self._waiting else LINGER_SECONDS  # more than one burst waits
             if burst:
                 idle_at = time.monotonic() + SECONDS
             elif time.monotonic() >= idle_at:
                 self._route.idle()
-            confirm = not self._waiting and (closed or bool(flushes))
+            confirm = not self._waiting and (closed or flushes > 0)
             self._drop(self._route.deliver(burst, confirm=confirm))
-            while confirm and flushes:
-                flushes.pop().set()
+            for _ in range(flushes if confirm else 0):
+                self._flushes.popleft().set()
         self._drop(self._route.close())
 
     def _rung(self, linger: float) -> bool:

@@ -62,9 +62,8 @@ def compare(module: Callable[..., Any], exported: Callable[..., Any], inputs: Se
     for rows in _BATCHES:
         batch = [tensor[torch.arange(rows) % len(tensor)] for tensor in inputs]
         try:
-            torch.testing.assert_close(
-                _outputs(exported, batch), _outputs(module, batch), rtol=1e-3, atol=1e-5, equal_nan=True
-            )
+            found, expected = _outputs(exported, batch), _outputs(module, batch)
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5, equal_nan=True)
         except AssertionError as error:
             raise InvalidInput(
                 f"on {rows} rows its outputs differ from the module's: {str(error).partition(chr(10))[0]} Expected a "
@@ -91,9 +90,8 @@ def load(archive: bytes, *, trust: bool = False) -> Exported:
         program = torch.export.load(io.BytesIO(archive if trust else checked.sanitized()))
         return Exported(program.module(), archive, trust=trust)
     except Exception as error:  # torch raises many types for unreadable archives
-        raise InvalidInput(
-            f"the program cannot be loaded with torch {torch.__version__}: {first_line(error)}"
-        ) from error
+        reason = f"{torch.__version__}: {first_line(error)}"
+        raise InvalidInput(f"the program cannot be loaded with torch {reason}") from error
 
 
 def examples(signature: Signature, rows: int = 2) -> tuple[Tensor, ...]:
@@ -134,13 +132,11 @@ class Exported(nn.Module):
         archive = self._archive if self._trust else Archive.read(self._archive).sanitized()
         program = torch.export.load(io.BytesIO(archive))
         state = self.program.state_dict()
-        for name, old in program.state_dict.items():
-            new = state[name].detach().cpu().clone()
+        for key, old in program.state_dict.items():
+            new = state[key].detach().cpu().clone()
             if new.dtype != old.dtype:
-                raise InvalidInput(
-                    f"the program's {name} became {new.dtype}; expected its original dtype, {old.dtype}."
-                )
-            program.state_dict[name] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
+                raise InvalidInput(f"the program's {key} became {new.dtype}; expected its original dtype, {old.dtype}.")
+            program.state_dict[key] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
         written = io.BytesIO()
         torch.export.save(program, written)
         return written.getvalue()
