@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import psutil
 
@@ -50,7 +51,7 @@ def dialable(name: str, *, peers: Iterable[str] = (), override: str | None = Non
     others = [peer for peer in peers if peer != name]
     if others and (address is None or ipaddress.ip_address(address).is_loopback):
         # Hosts files often map a host's own name to loopback; a peer can dial the address that routes to it.
-        address = next((route for route in map(_route_to, others) if route is not None), address)
+        address = next(filter(None, map(_route_to, others)), address)
     return address or "127.0.0.1"
 
 
@@ -99,12 +100,9 @@ def _resolve(name: str) -> str | None:
 
 
 def _route_to(peer: str) -> str | None:
-    target = _resolve(peer)
-    if target is None:
+    if (target := _resolve(peer)) is None:
         return None
-    with socket.socket(_family(target), socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((target, 9))
-        except OSError:
-            return None
+    with socket.socket(_family(target), socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect((target, 9))
         return str(probe.getsockname()[0])
+    return None

@@ -88,6 +88,10 @@ class Outputs:
             fields["disagreement"] = pa.float64()
         return pa.struct([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
 
+    def none(self, floating: str) -> pa.Array:
+        """The columns of a batch without rows."""
+        return pa.array([], self.type(floating))
+
     def _columns(self, raw: Tensor) -> dict[str, pa.Array]:
         assert self.kind != "votes"
         check_output(raw, len(raw), self.kind)

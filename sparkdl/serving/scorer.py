@@ -61,7 +61,7 @@ class Scorer:
                 raw = self._raw(loaded, inputs)
                 yield self.outputs.arrays(raw if raw.dtype == torch.float64 else raw.float())
             else:
-                yield pa.array([], self.returned())
+                yield self.outputs.none(self.columns.floating)
 
     def returned(self) -> pa.StructType:
         """The type of the structs that ``scores`` yields."""
