@@ -18,9 +18,7 @@ _PROBE = 8  # rows of the pass that measures bytes
 
 
 class _Largest(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
+    bytes = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from sparkdl.errors import InvalidInput
@@ -22,7 +23,7 @@ REQUEST = b"!"
 """The first byte of a payload that the channel passes to ``answer``."""
 
 
-class Channel(Server):
+class Channel(Server, AbstractContextManager["Channel"]):
     """Listens for workers and passes their events to one listener.
 
     ``close`` waits for the listener's current call; events without a receipt then go to their worker's fallback.
@@ -52,9 +53,6 @@ class Channel(Server):
         self._last: dict[str, int] = {}  # number of each recorder's last event
         self.received = 0
         super().__init__("sparkdl-channel", addresses=addresses, bind=bind)
-
-    def __enter__(self) -> Channel:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ LINGER = 0.25
 """Seconds that an event may wait for others before the file is written, so that the thread wakes once for all."""
 
 
-class EventLog:
+class EventLog(AbstractContextManager["EventLog"]):
     """Listens to a run.
 
     Args:
@@ -55,9 +56,6 @@ class EventLog:
             self._queue = BackgroundQueue(
                 self._write, "writing the events", capacity, linger=LINGER, end=self._file.close
             )
-
-    def __enter__(self) -> EventLog:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

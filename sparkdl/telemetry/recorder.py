@@ -77,7 +77,7 @@ class EventCounts:
     broken: bool = False
 
 
-class Recorder:
+class Recorder(contextlib.AbstractContextManager["Recorder"]):
     """Records a worker's events and sends them from its own thread.
 
     Args:
@@ -115,9 +115,6 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name=f"sparkdl-recorder-{rank}", daemon=True)
         if listener is None:
             self._thread.start()
-
-    def __enter__(self) -> Recorder:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
