@@ -170,8 +170,7 @@ class RunData:
     @property
     def state(self) -> str:
         """``"finished"``, ``"failed"``, or ``"open"`` for a run that is still running or was killed."""
-        ends = self._ends()
-        if not ends:
+        if not (ends := self._ends()):
             return "finished" if self.report or (self.history and not self.events) else "open"
         if ends[-1].kind == "begin":
             return "open"

@@ -101,8 +101,7 @@ def phase_shares(runs: Sequence[RunData]) -> Chart | None:
 
 def timeline(run: RunData) -> Chart | None:
     """Each rank's dominant phase over time, with attempts as vertical lines; None without phases."""
-    phases = dominant(run)
-    if not phases:
+    if not (phases := dominant(run)):
         return None
     unit, size, count = TimeUnit.of(run.seconds), width(run), len(PHASES)
     ranks, omitted = _busiest(run, phases)

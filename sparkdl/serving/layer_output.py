@@ -18,8 +18,7 @@ _OUTPUTS: ContextVar[list[Any] | None] = ContextVar("outputs of the layer", defa
 
 
 def _keep_output(_module: nn.Module, _inputs: Any, output: Any) -> None:
-    outputs = _OUTPUTS.get()
-    if outputs is not None:  # a copy, since the next layer may change its input in place
+    if (outputs := _OUTPUTS.get()) is not None:  # a copy, since the next layer may change its input in place
         outputs.append(output.clone() if isinstance(output, Tensor) else output)
 
 

@@ -86,8 +86,7 @@ def _by_steps(events: Iterable[Event], silent: set[str], known: _Offsets) -> _Of
     base = next(iter(known.get(reference, {}).values()), 0.0)
     offsets = {}
     for host in silent & set(ends):
-        common = ends[host].keys() & ends[reference].keys()
-        if common:
+        if common := ends[host].keys() & ends[reference].keys():
             offsets[host] = {0: base + statistics.median(ends[host][step] - ends[reference][step] for step in common)}
     return offsets
 

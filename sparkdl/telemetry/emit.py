@@ -80,8 +80,7 @@ def span(name: str, /, *, clock: Clock | None = None, **payload: Any) -> Iterato
     seconds), ``seconds`` (of the performance counter) and the given values. It also has ``thread`` outside the main
     thread, and ``error`` (the exception's type) if the block raised.
     """
-    recorder = _current
-    if recorder is None:
+    if (recorder := _current) is None:
         yield
         return
     at, start, began = clock and replace(clock), time.time(), time.perf_counter()

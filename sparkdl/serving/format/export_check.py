@@ -151,8 +151,7 @@ def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 def _operator(target: str) -> bool:
     """Whether a target is an operator of ATen's dispatcher that accesses no files, or of plain arithmetic."""
-    names = _ATEN.fullmatch(target)
-    if names is None:
+    if (names := _ATEN.fullmatch(target)) is None:
         return bool(_OPERATOR.fullmatch(target))
     operator: Any = getattr(getattr(torch.ops.aten, names[1], None), names[2], None)
     if not isinstance(operator, torch._ops.OpOverload):
