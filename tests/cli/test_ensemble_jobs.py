@@ -10,12 +10,11 @@ from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import StandardScaler
 
-from sparkdl import Bagging, TorchClassifier
+from sparkdl import Bagging, InvalidInput, TorchClassifier
 from sparkdl.cli import commands
 from sparkdl.cli.data import Data
 from sparkdl.cli.scoring import load
 from sparkdl.ensembles.fitted import output_columns
-from sparkdl.errors import InvalidInput
 from sparkdl.ml.persistence.formatting import format_full_value
 from tests.sessions import ROOT, frame
 from tests.training.test_digits import digits as digits

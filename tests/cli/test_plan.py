@@ -7,10 +7,9 @@ from functools import partial
 import pytest
 from torch import nn
 
-from sparkdl import TorchClassifier
+from sparkdl import AllReduce, TorchClassifier
 from sparkdl.cli import plan as command
 from sparkdl.cli.commands import run
-from sparkdl.training.strategies.allreduce import AllReduce
 from tests.sessions import ROOT
 
 LINK = ("--bandwidth", "100", "--latency", "0.001")

@@ -17,10 +17,8 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.ml.regression import LinearRegression
 from pyspark.sql import functions as F
 
-from sparkdl import AllReduce, ParallelSGD, TorchClassifier
-from sparkdl.ensembles.bagging import Bagging
+from sparkdl import AllReduce, Bagging, InvalidInput, ParallelSGD, TorchClassifier
 from sparkdl.ensembles.resampling.bootstrap import Bootstrap, member_seed
-from sparkdl.errors import InvalidInput
 from sparkdl.ml.report import Report
 from sparkdl.telemetry.event_reader import read_events
 from tests.ensembles.fakes import ARRAYS, ROWS, X, Y, outputs

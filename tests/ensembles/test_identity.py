@@ -10,10 +10,7 @@ from pyspark.ml.feature import StandardScaler
 from pyspark.ml.param.shared import HasMaxIter, HasSeed
 from torch import nn
 
-from sparkdl import EMA, TorchClassifier
-from sparkdl.ensembles.bagging import Bagging
-from sparkdl.ensembles.best_of import BestOf
-from sparkdl.ensembles.boosting.estimator import Boosting
+from sparkdl import EMA, Bagging, BestOf, Boosting, TorchClassifier
 from sparkdl.ensembles.params import configuration
 from tests.ml import nets
 

@@ -16,10 +16,8 @@ from pyspark.sql import types as T
 from scipy.special import expit, softmax
 from torch import nn
 
-from sparkdl.ensembles.model import EnsembleModel
-from sparkdl.errors import InvalidInput
+from sparkdl import EnsembleModel, InvalidInput, TorchModel
 from sparkdl.io.weights import pack
-from sparkdl.ml.model import TorchModel
 from tests.ensembles.fakes import VECTORS, linear, member, members, outputs
 from tests.ml import nets
 from tests.ml.test_udf import X, plan

@@ -14,11 +14,8 @@ from pyspark.ml.regression import LinearRegression
 from pyspark.sql import functions as F
 from torch import nn
 
-from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
-from sparkdl.ensembles.bagging import Bagging
-from sparkdl.ensembles.model import EnsembleModel
+from sparkdl import Bagging, EnsembleModel, InvalidInput, TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.ensembles.resampling.bootstrap import Bootstrap, member_seed
-from sparkdl.errors import InvalidInput
 from tests.ensembles.fakes import ARRAYS, ROWS, Y, linear, outputs
 from tests.ml import nets
 

@@ -14,13 +14,8 @@ from pyspark.ml.feature import StandardScaler
 from pyspark.ml.regression import DecisionTreeRegressor, LinearRegression
 from pyspark.sql import functions as F
 
-from sparkdl import TorchClassifier
+from sparkdl import Bagging, BestOf, Boosting, InvalidInput, SparkdlError, Stacking, TorchClassifier
 from sparkdl.ensembles import params
-from sparkdl.ensembles.bagging import Bagging
-from sparkdl.ensembles.best_of import BestOf
-from sparkdl.ensembles.boosting.estimator import Boosting
-from sparkdl.ensembles.stacking import Stacking
-from sparkdl.errors import InvalidInput, SparkdlError
 from tests.sessions import frame
 
 

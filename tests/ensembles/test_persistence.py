@@ -13,14 +13,10 @@ from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.param import Params
 
-from sparkdl import TorchClassifier
+from sparkdl import BestOf, EnsembleModel, InvalidInput, TorchClassifier, TorchModel
 from sparkdl.cli import scoring
 from sparkdl.ensembles.base_learner import leaf
-from sparkdl.ensembles.best_of import BestOf
-from sparkdl.ensembles.model import EnsembleModel
-from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import escaped
 from tests.ensembles.fakes import VECTORS, member, members, outputs
 from tests.ml import nets

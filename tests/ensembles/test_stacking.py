@@ -21,12 +21,11 @@ from sklearn.ensemble import StackingRegressor
 from sklearn.model_selection import PredefinedSplit
 from sklearn.pipeline import make_pipeline
 
-from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl import InvalidInput, TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.ensembles.folds import Folds
 from sparkdl.ensembles.meta_features import LEVEL_ONE, MetaFeatureAssembler
 from sparkdl.ensembles.resampling.bootstrap import uniform
 from sparkdl.ensembles.stacking import Stacking, StackingModel, level_one
-from sparkdl.errors import InvalidInput
 from sparkdl.spark.columns import ROW_ID
 from tests.ensembles.fakes import ARRAYS, ROWS, Crippled, KnownClasses, Memoriser, X, Y, member, outputs
 from tests.ml import nets

@@ -22,8 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.hosts import until
-from sparkdl import Bagging, ParallelSGD, TorchClassifier
-from sparkdl.ensembles.model import EnsembleModel
+from sparkdl import Bagging, EnsembleModel, ParallelSGD, TorchClassifier
 from sparkdl.errors import InvalidInput, Stopped
 from sparkdl.io.threads import in_background
 from sparkdl.io.weights import pack

@@ -7,12 +7,9 @@ from functools import partial
 import pytest
 from torch import nn
 
-from sparkdl import TorchClassifier
-from sparkdl.data.columns import InputColumn
-from sparkdl.errors import InvalidInput
+from sparkdl import InputColumn, InvalidInput, TorchClassifier, WarmStart
 from sparkdl.io.weights import pack
 from sparkdl.ml.column_params import check_arguments
-from sparkdl.ml.warm_start import WarmStart
 
 
 class TwoInputs(nn.Module):

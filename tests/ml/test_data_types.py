@@ -10,9 +10,7 @@ import torch
 from pyspark.sql import functions as F
 from torch import nn
 
-from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
-from sparkdl.data.columns import InputColumn
-from sparkdl.ensembles.bagging import Bagging
+from sparkdl import Bagging, InputColumn, TorchClassifier, TorchEstimator, TorchRegressor
 from tests.ml import nets
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,7 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions
 from torch import nn
 
-from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.errors import InvalidInput
+from sparkdl import Columns, InputColumn, InvalidInput
 from sparkdl.ml import broadcast
 from sparkdl.ml.udf import with_scores
 from sparkdl.serving.model_cache import CachedModel

@@ -15,8 +15,7 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
 
-from sparkdl import ParallelSGD, TorchClassifier
-from sparkdl.errors import InvalidInput
+from sparkdl import InvalidInput, ParallelSGD, TorchClassifier
 from sparkdl.serving.format.param_values import same
 from tests.ml import nets, rows
 from tests.ml.rows import ARRAYS, ROWS, X

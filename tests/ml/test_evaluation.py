@@ -12,8 +12,7 @@ from pyspark.sql import functions as F
 from sklearn import metrics as right
 from torchmetrics import MeanAbsoluteError
 
-from sparkdl import TorchClassifier, TorchEstimator, TorchModel
-from sparkdl.errors import InvalidInput
+from sparkdl import InvalidInput, TorchClassifier, TorchEstimator, TorchModel
 from sparkdl.io.weights import pack
 from sparkdl.ml.evaluation import MOST_CLASSES, ClassifierMetrics, LossMetrics, MultilabelMetrics, RegressorMetrics
 from sparkdl.ml.report import TrainingSummary

@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl import ParallelSGD
-from sparkdl.errors import InvalidInput
+from sparkdl import InvalidInput, ParallelSGD
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.event_reader import read_events
 from tests.listening import unreachable

@@ -13,9 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from torch import nn
 
-from sparkdl.errors import InvalidInput
+from sparkdl import InvalidInput, TorchModel
 from sparkdl.io.weights import pack
-from sparkdl.ml.model import TorchModel
 from tests.ml import nets
 from tests.ml.test_udf import X, features, plan
 

@@ -10,8 +10,7 @@ from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from torchmetrics.classification import MulticlassAccuracy
 
 from docs.examples.algorithm import GradientDescent
-from sparkdl import LBFGS, ConsensusADMM, FederatedAveraging, ParallelSGD
-from sparkdl.errors import InvalidInput
+from sparkdl import LBFGS, ConsensusADMM, FederatedAveraging, InvalidInput, ParallelSGD
 from tests.ml import nets, rows
 from tests.ml.rows import ROWS
 from tests.rounds.algorithms.test_lbfgs import misleading

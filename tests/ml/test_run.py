@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from sparkdl import EMA, TorchClassifier, TorchRegressor
-from sparkdl.errors import InvalidInput
+from sparkdl import EMA, InvalidInput, TorchClassifier, TorchRegressor
 from sparkdl.ml.report import Report
 from sparkdl.ml.run import IDENTITY, Run, identity, own_checkpoints
 from tests.ml.described import linear

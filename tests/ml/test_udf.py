@@ -21,11 +21,9 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from torch import nn
 
-from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.errors import InvalidInput
+from sparkdl import Columns, InputColumn, InvalidInput, TorchModel
 from sparkdl.io.weights import pack
 from sparkdl.ml.broadcast import ModelBroadcast
-from sparkdl.ml.model import TorchModel
 from sparkdl.serving.batch_size import BUDGET, batch_rows, batches
 from sparkdl.serving.model_cache import CachedModel, ModelCache
 from sparkdl.serving.outputs import Outputs

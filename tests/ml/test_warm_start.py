@@ -14,9 +14,8 @@ from pyspark.ml import PipelineModel
 from pyspark.ml.feature import StandardScaler
 from torch import nn
 
-from sparkdl import ParallelSGD, TorchModel, WarmStart
+from sparkdl import InvalidInput, ParallelSGD, TorchModel, WarmStart
 from sparkdl.cli.pipeline.stages import _warmed
-from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.rounds.parameters import module_of, start
 from sparkdl.serving.format.export import export, load

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparkdl.errors import InvalidInput
+from sparkdl import InvalidInput, TorchModel
 from sparkdl.io.weights import pack
-from sparkdl.ml.model import TorchModel
 from sparkdl.serving.loading import load_predictor
 from tests.ml import nets
 from tests.sessions import frame

@@ -16,11 +16,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparkdl.data.columns import InputColumn
-from sparkdl.errors import InvalidInput
+from sparkdl import InputColumn, InvalidInput, TorchModel
 from sparkdl.io.serialization import pack_state
 from sparkdl.io.weights import pack
-from sparkdl.ml.model import TorchModel
 from sparkdl.ml.tracking.mlflow_model import write_folder
 from sparkdl.serving.loading import load_predictor
 from sparkdl.training.rng import random_state

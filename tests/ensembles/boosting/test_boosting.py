@@ -17,13 +17,11 @@ from sklearn.datasets import load_wine
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.tree import DecisionTreeClassifier as Tree
 
-from sparkdl import TorchClassifier, TorchEstimator, TorchRegressor
+from sparkdl import Boosting, InvalidInput, TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.ensembles.boosting import estimator as boosting
-from sparkdl.ensembles.boosting.estimator import Boosting
 from sparkdl.ensembles.boosting.gradient import RESIDUAL
 from sparkdl.ensembles.members.driver_fits import fit_on_driver
 from sparkdl.ensembles.resampling.bootstrap import member_seed
-from sparkdl.errors import InvalidInput
 from tests.ensembles.boosting.test_samme import persistent
 from tests.ml import nets
 from tests.sessions import frame

@@ -12,11 +12,9 @@ from pyspark.ml.regression import DecisionTreeRegressor, GBTRegressor, LinearReg
 from pyspark.sql import functions as F
 from sklearn.ensemble import GradientBoostingRegressor
 
-from sparkdl.ensembles.bagging import Bagging
-from sparkdl.ensembles.boosting.estimator import Boosting
+from sparkdl import Bagging, Boosting, InvalidInput, SparkdlError
 from sparkdl.ensembles.boosting.gradient import RESIDUAL, GradientRounds, start_of
 from sparkdl.ensembles.target import Target
-from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.spark.columns import ROW_ID
 from sparkdl.training.callbacks.early_stopping import EarlyStopping
 from tests.ensembles.fakes import Cut, rows

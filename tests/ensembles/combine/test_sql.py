@@ -9,10 +9,9 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.ml.param.shared import HasPredictionCol, HasProbabilityCol
 from pyspark.sql import functions as F
 
+from sparkdl import EnsembleModel, InvalidInput
 from sparkdl.ensembles.combine.rules import Combining
 from sparkdl.ensembles.combine.sql import SqlCombiner
-from sparkdl.ensembles.model import EnsembleModel
-from sparkdl.errors import InvalidInput
 from tests.ensembles.fakes import outputs
 
 pytestmark = pytest.mark.slow

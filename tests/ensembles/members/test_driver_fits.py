@@ -12,9 +12,8 @@ from pyspark.ml.classification import LogisticRegression, OneVsRest
 from pyspark.ml.feature import StandardScaler, VectorAssembler
 from pyspark.sql import functions as F
 
-from sparkdl import LBFGS, TorchClassifier
+from sparkdl import LBFGS, Bagging, TorchClassifier
 from sparkdl.cluster.shutdown import forget_stop, request_stop
-from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.members.driver_fits import drawn, fit_on_driver, takes_weights
 from sparkdl.ensembles.members.member import Member, Plan
 from sparkdl.ensembles.members.store import MemberStore

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from torch import nn
 
-from sparkdl import TorchClassifier, TorchRegressor
-from sparkdl.ensembles.bagging import Bagging
+from sparkdl import Bagging, TorchClassifier, TorchRegressor
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import Member, Plan
 from sparkdl.ensembles.members.store import MemberStore

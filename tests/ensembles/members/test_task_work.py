@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparkdl import TorchClassifier
+from sparkdl import Columns, InputColumn, TorchClassifier
 from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.cluster.tasks import mapped
-from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.ensembles.members import fit, task_work
 from sparkdl.ensembles.members.member import FittedMembers, Member, Plan
 from sparkdl.ensembles.members.task_work import MemberWork

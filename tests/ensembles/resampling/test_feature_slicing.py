@@ -11,18 +11,13 @@ from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import StandardScaler, VectorAssembler
 from pyspark.sql import functions as F
 
-from sparkdl import TorchClassifier, TorchModel
-from sparkdl.data.columns import InputColumn
-from sparkdl.ensembles.bagging import Bagging
+from sparkdl import Bagging, EnsembleModel, InputColumn, InvalidInput, ParallelSGD, TorchClassifier, TorchModel
 from sparkdl.ensembles.base_learner import leaf
 from sparkdl.ensembles.members.driver_fits import fit_on_driver
 from sparkdl.ensembles.members.member import Member, Plan
 from sparkdl.ensembles.members.store import MemberStore
-from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.resampling.feature_slicing import SlicedModel, input_shapes
 from sparkdl.ensembles.resampling.subspace import Subspace
-from sparkdl.errors import InvalidInput
-from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.spark.columns import ROW_ID
 from tests.ensembles.counting import Weightless
 from tests.ml import nets

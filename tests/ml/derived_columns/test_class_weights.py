@@ -12,8 +12,7 @@ from pyspark.sql import functions as F
 from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 
-from sparkdl import ParallelSGD, TorchClassifier, TorchEstimator, TorchRegressor
-from sparkdl.errors import InvalidInput
+from sparkdl import InvalidInput, ParallelSGD, TorchClassifier, TorchEstimator, TorchRegressor
 from sparkdl.ml.derived_columns.class_weights import balanced
 from tests.ml import nets, rows
 from tests.ml.rows import ARRAYS

@@ -15,9 +15,7 @@ from pyspark.mllib.util import MLUtils
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType
 
-from sparkdl import ParallelSGD, TorchClassifier
-from sparkdl.data.columns import InputColumn
-from sparkdl.errors import InvalidInput
+from sparkdl import InputColumn, InvalidInput, ParallelSGD, TorchClassifier
 from sparkdl.io.weights import pack
 from sparkdl.ml.run import IDENTITY, Run
 from sparkdl.spark.fingerprint import number_hashed, row_hash

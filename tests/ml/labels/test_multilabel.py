@@ -12,8 +12,7 @@ from sklearn import metrics as right
 from sklearn.datasets import load_digits
 from torch import nn
 
-from sparkdl import ParallelSGD, TorchClassifier, TorchEstimator, TorchModel
-from sparkdl.errors import InvalidInput
+from sparkdl import InvalidInput, ParallelSGD, TorchClassifier, TorchEstimator, TorchModel
 from sparkdl.io.weights import pack
 from tests.ml import nets
 from tests.sessions import frame

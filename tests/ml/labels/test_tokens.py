@@ -10,9 +10,7 @@ import torch
 from pyspark.sql import functions as F
 from torch import Tensor, nn
 
-from sparkdl import ParallelSGD, TorchClassifier, TorchModel
-from sparkdl.data.columns import InputColumn
-from sparkdl.errors import InvalidInput
+from sparkdl import InputColumn, InvalidInput, ParallelSGD, TorchClassifier, TorchModel
 from sparkdl.io.weights import pack
 from tests.ml.labels.test_multilabel import columns
 from tests.rounds.data import real

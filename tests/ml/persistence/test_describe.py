@@ -23,8 +23,7 @@ from pyspark.ml.feature import StandardScaler, StringIndexer
 from pyspark.ml.tuning import CrossValidator
 from torch import nn
 
-from sparkdl import AllReduce
-from sparkdl.errors import InvalidInput
+from sparkdl import AllReduce, InvalidInput
 from sparkdl.ml.persistence.describe import describe
 from sparkdl.ml.persistence.formatting import format_value
 from sparkdl.ml.persistence.nested_params import params_in, within

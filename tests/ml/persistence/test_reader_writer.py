@@ -17,8 +17,7 @@ import torch
 from pyspark.ml import Pipeline
 from torch import nn
 
-from sparkdl import Bagging, EnsembleModel, TorchModel, TorchRegressor
-from sparkdl.errors import InvalidInput
+from sparkdl import Bagging, EnsembleModel, InvalidInput, TorchModel, TorchRegressor
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence import reader_writer
 from sparkdl.ml.persistence.reader_writer import escaped, modules_of

@@ -10,8 +10,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from sparkdl import TorchModel, __version__
-from sparkdl.errors import InvalidInput
+from sparkdl import InvalidInput, TorchModel, __version__
 from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.formatting import format_full_value
 from sparkdl.ml.run import Run

@@ -12,8 +12,7 @@ from pyspark.ml import feature as spark_feature
 from pyspark.ml.classification import LogisticRegression
 from torch import nn
 
-from sparkdl import TorchClassifier, TorchModel
-from sparkdl.errors import InvalidInput, SparkdlError
+from sparkdl import InvalidInput, SparkdlError, TorchClassifier, TorchModel
 from sparkdl.io.weights import pack
 from sparkdl.ml.tracking import registration as registration_module
 from sparkdl.ml.tracking.pipeline_model import check_stages, verify

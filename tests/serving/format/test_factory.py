@@ -15,9 +15,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import StepLR
 
-from sparkdl import AllReduce
-from sparkdl.data.columns import InputColumn
-from sparkdl.errors import InvalidInput
+from sparkdl import AllReduce, InputColumn, InvalidInput
 from sparkdl.serving.format.factory import Trust
 from sparkdl.serving.format.param_values import NotDescribable, allowed_types, same
 from tests.ml import nets

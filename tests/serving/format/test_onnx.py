@@ -10,10 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparkdl.data.columns import InputColumn
-from sparkdl.errors import InvalidInput
+from sparkdl import InputColumn, InvalidInput, TorchModel
 from sparkdl.io.weights import pack
-from sparkdl.ml.model import TorchModel
 from sparkdl.serving.format.export import Signature
 from tests.ml import nets
 from tests.serving.format.test_export import Sized
