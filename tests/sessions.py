@@ -89,6 +89,17 @@ def session(folder: str | os.PathLike[str], master: str = EXECUTORS, **conf: str
         spark.stop()
 
 
+@contextlib.contextmanager
+def conf(spark: Any, key: str, value: str) -> Iterator[None]:
+    """A block in which a setting of the session has this value."""
+    before = spark.conf.get(key, None)
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(key) if before is None else spark.conf.set(key, before)
+
+
 def abandon_call() -> None:
     """Cancel the jobs of the active session, and drop this thread's connection to the JVM, if there is one.
 

@@ -84,6 +84,9 @@ def test_program_ends_with_the_exit_code_of_a_command():
 # ---- exit codes -------------------------------------------------------------------------------------------------
 
 
+BROKEN = WorkerFailed("it broke", place=ErrorContext(rank=1), trace="the traceback")
+
+
 def ending(error):
     def job(*, data: str = ""):
         """Do nothing but end."""
@@ -99,11 +102,7 @@ def ending(error):
         (None, 0, ""),
         (InvalidInput("epochs is 0."), 2, "error: epochs is 0.\n"),
         (Superseded("another run has taken over."), 5, "error: another run has taken over.\n"),
-        (
-            WorkerFailed("it broke", place=ErrorContext(rank=1), trace="the traceback"),
-            1,
-            "error: it broke [rank 1]\n\nthe traceback\n",
-        ),
+        (BROKEN, 1, "error: it broke [rank 1]\n\nthe traceback\n"),
         (PySparkValueError("no\n\tat org.apache.X(Y.java:1)\nDriver stacktrace:\n"), 1, "error: no\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (Stopped("saved at step 3"), 143, "stopped: saved at step 3\n"),

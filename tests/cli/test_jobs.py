@@ -165,9 +165,8 @@ def test_arguments_that_a_configuration_leaves_out_stay_open(estimator):
     decay = {"class_path": "torch.optim.AdamW", "init_args": {"weight_decay": 0.1}}
     cycle = {"class_path": "torch.optim.lr_scheduler.OneCycleLR", "init_args": {"max_lr": 0.5}}
     watched = {"monitor": "loss", "monitorMode": "min", "minDelta": 0.1, "keepBest": False, "patience": 3}
-    found = estimator(
-        {"optimizer": decay, "learningRate": 0.5, "scheduler": cycle, "schedulerInterval": "step"} | watched
-    )
+    rates = {"optimizer": decay, "learningRate": 0.5, "scheduler": cycle, "schedulerInterval": "step"}
+    found = estimator(rates | watched)
     objective, training = found.objective().for_run(3, 2), found.training()
     optimizer = objective.open_optimizer(nn.Linear(1, 1).named_parameters())
     assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (0.5, 0.1)
@@ -193,9 +192,8 @@ def test_every_argument_is_a_key(nets, kind, capsys):
         run("train", ["--estimator.help", f"sparkdl.{kind.__name__}"])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    assert [
-        param.name for param in kind(model=nn.Identity, loss="mse").params if f".{param.name} " not in printed
-    ] == []
+    names = [param.name for param in kind(model=nn.Identity, loss="mse").params]
+    assert [name for name in names if f".{name} " not in printed] == []
 
 
 def test_command_line_overrides_the_file(read, write):

@@ -116,22 +116,20 @@ def test_best_metric(spark):
         chosen([np.nan, np.nan], True)
 
 
+ONE = r"the candidate LinearRegression_\w+"
+
+
+def judged(label: str = "y", kind: Any = RegressionEvaluator, **given: Any) -> Any:
+    return lambda: {"evaluator": kind(labelCol=label, **given)}
+
+
 INVALID: list[tuple[Any, str]] = [
     (lambda: {"candidates": []}, r"candidates is \[\]; expected at least one estimator"),
     (lambda: {"evaluator": None}, "evaluator is not set; expected one of pyspark.ml.evaluation"),
-    (lambda: {"evaluator": RegressionEvaluator(labelCol="z")}, "labelCol of the evaluator is 'z'; the data has"),
-    (
-        lambda: {"evaluator": RegressionEvaluator(labelCol="label")},
-        r"labelCol of the candidate LinearRegression_\w+ is 'y', but the evaluator has 'label'",
-    ),
-    (
-        lambda: {"evaluator": RegressionEvaluator(labelCol="y", predictionCol="p")},
-        r"evaluator is 'p', which the candidate LinearRegression_\w+ does not write; it writes 'prediction'",
-    ),
-    (
-        lambda: {"evaluator": BinaryClassificationEvaluator(labelCol="y")},
-        "rawPredictionCol of the evaluator is 'rawPrediction', which the candidate",
-    ),
+    (judged("z"), "labelCol of the evaluator is 'z'; the data has"),
+    (judged("label"), rf"labelCol of {ONE} is 'y', but the evaluator has 'label'"),
+    (judged(predictionCol="p"), rf"evaluator is 'p', which {ONE} does not write; it writes 'prediction'"),
+    (judged(kind=BinaryClassificationEvaluator), rf"rawPredictionCol of the evaluator is 'rawPrediction', which {ONE}"),
     (lambda: {"numFolds": ROWS + 1}, f"there are {ROWS} rows for numFolds={ROWS + 1}"),
     (lambda: {"candidates": good()}, "expected a list of pyspark"),
     (lambda: {"candidates": [3]}, r"candidates is \[3\]; expected a list of pyspark"),

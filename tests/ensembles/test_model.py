@@ -144,6 +144,9 @@ def test_thresholds_of_members_count_in_hard_votes(spark):
     np.testing.assert_allclose(raw, probabilities(models).sum(0), rtol=1e-5)
 
 
+FLOATS, DOUBLES = (T.ArrayType(kind()) for kind in (T.FloatType, T.DoubleType))
+
+
 def flat():
     return nn.Sequential(linear(1), nn.Flatten(0))
 
@@ -152,11 +155,7 @@ def flat():
     ("factories", "given", "types"),
     [
         ([one_score, one_score, flat], {"kind": "regressor"}, {"fp32": T.DoubleType(), "fp64": T.DoubleType()}),
-        (
-            3 * [nets.Autoencoder],
-            {"kind": "estimator"},
-            {"fp32": T.ArrayType(T.FloatType()), "fp64": T.ArrayType(T.DoubleType())},
-        ),
+        (3 * [nets.Autoencoder], {"kind": "estimator"}, {"fp32": FLOATS, "fp64": DOUBLES}),
         (3 * [nets.column], {"kind": "estimator", "output": [1]}, {"fp32": T.FloatType()}),
     ],
 )

@@ -19,12 +19,14 @@ from sparkdl.ensembles.resampling.bootstrap import Bootstrap, member_seed
 from tests.ensembles.fakes import ARRAYS, ROWS, Y, linear, outputs
 from tests.ml import nets
 
-HELD_OUT = np.arange(ROWS) % 5 == 0
+ONES, TRAINED = np.ones(ROWS), np.arange(ROWS) % 5 != 0
 WEIGHTS = np.arange(ROWS) % 4 / 2.0  # every fourth row has no weight
 SGD = partial(torch.optim.SGD, lr=0.1)
 
 bayes = partial(NaiveBayes, modelType="gaussian")
 network = partial(TorchClassifier, optimizer=SGD, batchSize=16, epochs=2, inputCols=["x"])
+several = partial(network, model=linear, labelCol="several")
+line = partial(LinearRegression, labelCol="y", solver="normal")
 regressor = partial(TorchRegressor, model=partial(nn.Linear, 3, 1), optimizer=SGD, labelCol="y", inputCols=["x"])
 
 
@@ -61,43 +63,32 @@ def predictions(bagging, model, rows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("base", "given", "label", "counted", "weights"),
+    ("base", "given", "weights"),  # of rows in the score
     [
-        (piped, {"idCol": "row"}, "several", None, None),
-        (partial(bayes, probabilityCol="", labelCol="several"), {"maxFeatures": 2}, "several", None, None),
+        (piped, {"idCol": "row"}, ONES),
+        (partial(bayes, probabilityCol="", labelCol="several"), {"maxFeatures": 2}, ONES),
         (
-            lambda: network(model=linear, labelCol="several", validationIndicatorCol="held", weightCol="w"),
+            partial(several, validationIndicatorCol="held", weightCol="w"),
             {"disagreementCol": "apart"},
-            "several",
-            ~HELD_OUT,
-            WEIGHTS,
+            WEIGHTS * TRAINED,
         ),
         (
-            lambda: network(model=linear, labelCol="several", loss=nn.CrossEntropyLoss(ignore_index=2), idCol="row"),
+            partial(several, loss=nn.CrossEntropyLoss(ignore_index=2), idCol="row"),
             {"voting": "hard", "seed": 3, "maxFeatures": 2},
-            "several",
-            ARRAYS["several"] != 2,
-            None,
+            ONES * (ARRAYS["several"] != 2),
         ),
-        (
-            lambda: LinearRegression(labelCol="y", weightCol="w", solver="normal"),
-            {"bootstrap": False, "subsamplingRate": 0.6},
-            "y",
-            None,
-            WEIGHTS,
-        ),
+        (partial(line, weightCol="w"), {"bootstrap": False, "subsamplingRate": 0.6}, WEIGHTS),
     ],
     ids=["soft", "hard", "soft in tasks", "hard in tasks", "mean"],
 )
-def test_score_equals_votes_by_hand(weighted, base, given, label, counted, weights):
+def test_score_equals_votes_by_hand(weighted, base, given, weights):
     bagging = Bagging(base=base(), numModels=3, oobScore=True, **given)
     with pytest.warns(UserWarning, match="no out-of-bag prediction: every member drew them.* numModels is 3"):
         model = bagging.fit(weighted)
-    predicted, labels = predictions(bagging, model, weighted), ARRAYS[label]
-    w = np.where(np.isnan(predicted), 0, np.ones(ROWS) if weights is None else weights)
-    w = w if counted is None else w * counted
+    predicted, labels = predictions(bagging, model, weighted), Y if model.rule == "mean" else ARRAYS["several"]
+    w = np.where(np.isnan(predicted), 0, weights)
     assert model.report["oob_rows"] == (w > 0).sum() < ROWS
-    if label == "y":
+    if model.rule == "mean":
         mean = np.average(labels, weights=w)
         errors, total = (np.sum(w[w > 0] * (labels - other)[w > 0] ** 2) for other in (predicted, mean))
         expected = 1 - errors / total
@@ -137,8 +128,7 @@ def test_stored_members_give_the_same_score_which_is_saved(data, tmp_path):
     ],
 )
 def test_scores_that_are_not_defined_are_none_with_a_warning(data, given, labels, message, rows):
-    line = LinearRegression(labelCol="target", solver="normal")
-    bagging = Bagging(base=line, numModels=1, oobScore=True, idCol="row", **given)
+    bagging = Bagging(base=line(labelCol="target"), numModels=1, oobScore=True, idCol="row", **given)
     with pytest.warns(UserWarning, match=message):
         model = bagging.fit(data.withColumn("target", F.expr(labels)))
     assert model.oobScore is None

@@ -20,6 +20,7 @@ from sparkdl.io.weights import pack
 from sparkdl.ml.persistence.reader_writer import escaped
 from tests.ensembles.fakes import VECTORS, member, members, outputs
 from tests.ml import nets
+from tests.sessions import conf
 
 pytestmark = pytest.mark.slow
 
@@ -87,13 +88,9 @@ def test_loss_of_loaded_members_needs_the_trust_of_their_load(data, tmp_path):
     model, path = EnsembleModel([member(nets.Autoencoder, "estimator")], rule="mean"), str(tmp_path / "model")
     model.models[0].setLabelCol("x").evaluated = {"loss": absolute, "metrics": {}}
     model.save(path)
-    expected, modules = model.evaluate(data), data.sparkSession.conf.get("spark.sparkdl.modules")
-    assert EnsembleModel.load(path).evaluate(data) == expected
-    data.sparkSession.conf.set("spark.sparkdl.modules", "tests.ml")
-    try:
+    assert EnsembleModel.load(path).evaluate(data) == model.evaluate(data)
+    with conf(data.sparkSession, "spark.sparkdl.modules", "tests.ml"):
         loaded = EnsembleModel.load(path)
-    finally:
-        data.sparkSession.conf.set("spark.sparkdl.modules", modules)
     with pytest.raises(InvalidInput, match=r"names tests\.ensembles\.test_persistence"):
         loaded.evaluate(data)
 

@@ -48,9 +48,8 @@ def on_rows(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def classifier(**values: Any) -> TorchClassifier:
-    return TorchClassifier(
-        **on_rows(values) | {"model": nets.scores, "optimizer": partial(torch.optim.SGD, lr=0.2)} | values
-    )
+    network = {"model": nets.scores, "optimizer": partial(torch.optim.SGD, lr=0.2)}
+    return TorchClassifier(**on_rows(values) | network | values)
 
 
 def regressor(**values: Any) -> TorchRegressor:

@@ -54,8 +54,7 @@ def test_ragged_columns_are_two_arguments():
     check_arguments(TwoInputs, columns)
     with pytest.raises(InvalidInput, match=r"Linear.forward.* gets the inputs 'a'"):
         check_arguments(nn.Linear, columns)
-    assembled = TorchClassifier(
-        model=nn.Linear, inputCols=["a"], columnSpecs=columns, assembleInputs=True, collate=lambda inputs, target: None
-    )
+    ragged = {"inputCols": ["a"], "columnSpecs": columns, "collate": lambda inputs, target: None}
+    assembled = TorchClassifier(model=nn.Linear, assembleInputs=True, **ragged)
     with pytest.raises(InvalidInput, match="assembleInputs is True and 'a' is ragged; expected rows of one length"):
         assembled.training()

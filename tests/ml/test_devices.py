@@ -130,9 +130,8 @@ def test_scores_of_a_gpu_stage_equal_the_scores_of_the_udf(spark, monkeypatch):
     assert "MapInArrow" in plan(scored)
     if hasattr(functions, "arrow_udf"):  # else pandas makes the UDF's outputs nullable
         assert scored.schema == expected.schema
-    assert [(field.name, field.dataType, field.metadata) for field in scored.schema] == [
-        (field.name, field.dataType, field.metadata) for field in expected.schema
-    ]
+    for field, other in zip(scored.schema, expected.schema, strict=True):
+        assert (field.name, field.dataType, field.metadata) == (other.name, other.dataType, other.metadata)
     for one, other in zip(sorted(scored.collect()), sorted(expected.collect()), strict=True):
         assert one[:7] == other[:7]
         for output, same in zip(one[7:], other[7:], strict=True):

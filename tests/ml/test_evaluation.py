@@ -20,6 +20,8 @@ from tests.ml import nets
 from tests.ml.persistence.test_reader_writer import edited
 from tests.sessions import frame
 
+HALF = {(0, 0): 1, (0, 1): 1}
+
 
 def test_scores():
     text = ClassifierMetrics({(0, 0): 3, (0, 1): 1, (2, 2): 100}).scores()
@@ -40,11 +42,7 @@ def test_scores():
 @pytest.mark.parametrize(
     ("measured", "first", "order"),
     [
-        (
-            ClassifierMetrics({(0, 0): 1, (0, 1): 1}, 0.25),
-            "accuracy 0.5000 (1 of 2 rows)",
-            "accuracy macro_f1 log_loss",
-        ),
+        (ClassifierMetrics(HALF, 0.25), "accuracy 0.5000 (1 of 2 rows)", "accuracy macro_f1 log_loss"),
         (MultilabelMetrics(2, 0.5, [1.0], [0.75], 0.6), "subset accuracy 0.5000 (2 rows)", "subset_accuracy micro_f1"),
         (RegressorMetrics(2, 0.5, 0.25, None), "root mean squared error 0.5 (2 rows)", "rmse mae r2 rows"),
         (LossMetrics(0.5, {"mae": 0.25}, 2), "loss 0.5", "loss mae rows"),
@@ -117,10 +115,8 @@ def test_loss_of_an_estimator_equals_that_of_its_validation(spark, tmp_path):
     rows = rows.withColumn("b", F.col("a")[2])
     given = {"inputCols": ["a", "b"], "assembleInputs": True, "labelCol": ["y", "z"], "validationIndicatorCol": "held"}
     given |= {"loss": torch.nn.SmoothL1Loss(beta=0.5), "metrics": {"mae": MeanAbsoluteError()}, "epochs": 2}
-    estimator = TorchEstimator(
-        model=partial(torch.nn.Linear, 4, 2), numWorkers=1, batchSize=10, keepBest=False, **given
-    )
-    model = estimator.fit(rows)
+    given |= {"model": partial(torch.nn.Linear, 4, 2), "numWorkers": 1, "batchSize": 10, "keepBest": False}
+    model = TorchEstimator(**given).fit(rows)
     model.save(str(tmp_path / "model"))
     held, last = rows.where("held").union(rows.limit(1).withColumn("y", F.lit(None))), model.history[-1]
     for one in (model, TorchModel.load(str(tmp_path / "model"))):
@@ -146,6 +142,7 @@ def test_loss_of_an_estimator_equals_that_of_its_validation(spark, tmp_path):
 
 
 ROWS = [{"epoch": 1, "step": 5, "loss": 0.5, "seconds": 1.0}, {"epoch": 2, "step": 10, "loss": 0.25, "seconds": 1.0}]
+MEMBERS = [{"member": 0, "loss": 0.5}, {"member": 1, "loss": 0.25}]
 FIT = {"seconds": 9.0, "rows": 40, "validation_rows": 10, "train_seconds": 2.0, "device": "cpu", "startup_seconds": 7.0}
 
 
@@ -156,12 +153,8 @@ FIT = {"seconds": 9.0, "rows": 40, "validation_rows": 10, "train_seconds": 2.0, 
         (ROWS, FIT | {"best_epoch": 1, "keeps_best": False}, "epochs 2, loss 0.25"),
         (ROWS, FIT | {"best_epoch": None, "keeps_best": True}, "epochs 2, loss 0.25"),
         ([{"round": 1, "objective": 2.0, "seconds": 1.0}], FIT, "rounds 1, objective 2"),
-        ([{"member": 0, "loss": 0.5}], FIT | {"oob_score": 0.75}, "members 1, oob_score 0.75"),
-        (
-            [{"member": 0, "loss": 0.5}, {"member": 1, "loss": 0.25}],
-            FIT | {"best_member": 0},
-            "best member 0, loss 0.5",
-        ),
+        (MEMBERS[:1], FIT | {"oob_score": 0.75}, "members 1, oob_score 0.75"),
+        (MEMBERS, FIT | {"best_member": 0}, "best member 0, loss 0.5"),
         ([{"candidate": 0, "best": True, "metric": 0.5}], FIT, "candidates 1, best candidate 0, metric 0.5"),
     ],
 )

@@ -31,10 +31,8 @@ def outputs(model, data):
     """The output columns as arrays, rows in order; vectors as arrays."""
     scored = model.transform(data)
     kinds = {field.name: field.dataType for field in scored.schema if field.name not in data.columns}
-    columns = [
-        vector_to_array(name).alias(name) if kind == VectorUDT() else F.col(name) for name, kind in kinds.items()
-    ]
-    rows = scored.orderBy("row").select(*columns).collect()
+    arrays = {name: vector_to_array(name).alias(name) for name, kind in kinds.items() if kind == VectorUDT()}
+    rows = scored.orderBy("row").select(*(arrays.get(name, F.col(name)) for name in kinds)).collect()
     return kinds, {name: np.array([row[name] for row in rows]) for name in kinds}
 
 

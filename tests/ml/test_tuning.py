@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,18 +68,10 @@ def folder(monkeypatch):
 def test_maps_and_rows_have_their_own_directories(folder):
     estimator = regressor(runDir="runs")
     assert (folder(estimator), folder(estimator.copy())) == (".", ".")
-    maps = [
-        {},
-        {estimator.epochs: 2},
-        {estimator.seed: 2},
-        {estimator.epochs: 2, estimator.seed: 2},
-        {estimator.optimizer: sgd(0.1)},
-        {estimator.optimizer: sgd(0.2)},
-    ]
-    names, again = (
-        [folder(estimator.copy(values), fold) for values in maps for fold in ("fold 1", "fold 2", "all")]
-        for _ in range(2)
-    )
+    maps: list[Any] = [{}, {estimator.epochs: 2}, {estimator.seed: 2}, {estimator.epochs: 2, estimator.seed: 2}]
+    maps += [{estimator.optimizer: sgd(rate)} for rate in (0.1, 0.2)]
+    cases = [*itertools.product(maps, ("fold 1", "fold 2", "all"))]
+    names, again = ([folder(estimator.copy(values), fold) for values, fold in cases] for _ in range(2))
     assert len({*names}) == 3 * len(maps)
     assert all(len(name) == 16 for name in names)
     assert names == again

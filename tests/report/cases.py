@@ -48,10 +48,8 @@ def attempts() -> RunData:
 def slowest() -> RunData:
     """Three ranks, of which the one on the second host is the slowest."""
     quick, slow = step(2, 0, forward=1.0, exchange=1.0), step(2, 1, forward=2.0)
-    others = replace(quick, rank=2)
-    return run(
-        replace(slow, host="two"), *(replace(event, host="one", time=event.time + 1) for event in (others, quick))
-    )
+    later = [replace(event, host="one", time=event.time + 1) for event in (replace(quick, rank=2), quick)]
+    return run(replace(slow, host="two"), *later)
 
 
 def again() -> RunData:

@@ -90,7 +90,6 @@ def test_figures(report, name, shown):
 
 
 def test_credentials_are_removed():
-    [row] = page_tables([run(configuration={"runDir": "s3://KEY:SE/CRET@bucket/runs?secret_key=x"})])[
-        "configuration"
-    ].rows
+    data = run(configuration={"runDir": "s3://KEY:SE/CRET@bucket/runs?secret_key=x"})
+    [row] = page_tables([data])["configuration"].rows
     assert [cell.text for cell in row] == ["runDir", "s3://bucket/runs"]

@@ -75,9 +75,8 @@ def fuzzed(seed: int) -> bytes:
     """The lines of an event file with odd values, missing keys, jumps of clocks, repeats, and a damaged end."""
     random, lines = Random(seed), copy.deepcopy(LINES)
     for line in random.choices(lines, k=random.randrange(1, 6)):
-        fields = random.choice(
-            [each for each in (line, line["payload"], line["clock"]) if isinstance(each, dict) and each]
-        )
+        maps = [each for each in (line, line["payload"], line["clock"]) if isinstance(each, dict) and each]
+        fields = random.choice(maps)
         name = random.choice(sorted(fields))
         fields[name] = random.choice(ODD)
         if fields is not line and random.random() < 0.2:
@@ -163,13 +162,8 @@ def test_stages_and_gaps_between_them():
     named = [event("span", end, 0, name=name, start=0.0, seconds=seconds) for name, end, seconds in spans]
     driver = event("span", 2, name="feed", start=0.0, seconds=1.0)
     data = run(event("started", 1, 0), *named, driver).stages()
-    assert [(round(lap.start - START, 6), round(lap.end - START, 6), *lap.seconds) for lap in data] == [
-        (1.0, 1.5, "other"),
-        (1.5, 2.5, "feed"),
-        (2.5, 3.0, "exchange"),
-        (3.0, 5.0, "other"),
-        (5.0, 6.0, "other"),
-    ]
+    laps = [(1.0, 1.5, "other"), (1.5, 2.5, "feed"), (2.5, 3.0, "exchange"), (3.0, 5.0, "other"), (5.0, 6.0, "other")]
+    assert [(round(lap.start - START, 6), round(lap.end - START, 6), *lap.seconds) for lap in data] == laps
 
 
 def test_phases_come_from_report_or_events():

@@ -72,12 +72,9 @@ def test_forms_of_one_input(data):
 
 
 def test_several_inputs_by_name():
-    arrays = {
-        "x": np.arange(24, dtype=np.float32).reshape(4, 3, 2),
-        "kind": np.array([0, 1, 2, 3], np.int32),
-        "price": np.array([0.5, 1.5, 2.5, 3.5]),
-    }
-    wanted = expected(nets.Scaled, arrays["x"], arrays["kind"].astype(np.int64), arrays["price"].astype(np.float32))
+    x, price = np.arange(24, dtype=np.float32).reshape(4, 3, 2), np.arange(4) + 0.5
+    arrays = {"x": x, "kind": np.arange(4, dtype=np.int32), "price": price}
+    wanted = expected(nets.Scaled, x, np.arange(4), price.astype(np.float32))
     data = pd.DataFrame({name: list(values) for name, values in arrays.items()}, index=[7, 5, 3, 1])
     result = scaled().predict(data)
     np.testing.assert_allclose(result["prediction"], wanted, rtol=1e-6)

@@ -25,6 +25,7 @@ from sparkdl.cli.doctor.probes import ChannelProbe, disks
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.telemetry.channel import Channel
+from tests.cli.doctor.test_connections import says
 
 VERSIONS = {"Python": ("3.11", ""), "torch": ("2.13.0+cpu", ""), "numpy": ("2.3.0", "")}
 
@@ -72,48 +73,42 @@ def test_examination_needs_only_python():
 
 def test_tasks_ran_on_all_executors():
     reports = [report(executor="a"), report(executor="a"), report("two", executor="a")]
-    assert executors_check(reports, [], 2).text == "Python tasks ran on 2 executors: one, two"
+    says(executors_check(reports, [], 2), "ok Python tasks ran on 2 executors: one, two")
     assert "on 2 executors: one, two, but 3 are registered. Read the logs" in executors_check(reports, [], 3).text
     errors = ["10.0.0.3: Python 3.10, on the driver 3.11."] * 2
-    assert executors_check(reports, errors, 2).text.startswith(
-        "10.0.0.3: Python 3.10, on the driver 3.11. Read the logs"
-    )
+    says(executors_check(reports, errors, 2), "FAIL 10.0.0.3: Python 3.10, on the driver 3.11. Read the logs...")
 
 
 def test_versions_differ_by_release_and_not_by_build():
-    other = {"torch": ("2.13.0+cu130", "")}
-    assert versions_check([report(versions=other)], VERSIONS).text == (
-        "Python 3.11, torch 2.13.0+cpu, numpy 2.3.0 on driver and executors"
-    )
+    check = versions_check([report(versions={"torch": ("2.13.0+cu130", "")})], VERSIONS)
+    says(check, "ok Python 3.11, torch 2.13.0+cpu, numpy 2.3.0 on driver and executors")
     absent = {"torch": (None, "ImportError: libtorch"), "numpy": ("1.26.0", "")}
     check = versions_check([report(), report("two", versions=absent), report("two", versions=absent)], VERSIONS)
-    assert check.status == "FAIL"
-    assert check.text.startswith("two has no torch (ImportError: libtorch), numpy 1.26.0, on the driver 2.3.0. Install")
+    says(check, "FAIL two has no torch (ImportError: libtorch), numpy 1.26.0, on the driver 2.3.0. Install...")
     assert missing_modules([report(), report("two", versions=absent)]) == ["torch"]
 
 
 def test_gloo():
     assert gloo_check([report(gloo=(True, ""))]).status == "ok"
     check = gloo_check([report(gloo=(False, "")), report("two", gloo=(None, "ImportError: torch"))])
-    assert check.text.startswith("one: torch 2.13.0+cpu has no gloo; two: ImportError: torch. Install a torch build")
+    says(check, "FAIL one: torch 2.13.0+cpu has no gloo; two: ImportError: torch. Install a torch build...")
 
 
 def test_disk():
     reports = [report(disk=([("/a", 5_000_000_000, "")], "")), report("two", disk=([("/b", 2_000_000_000, "")], ""))]
-    assert (
-        disk_check(reports, 1.0).text == "2 executors can write local files; the least free space is 2.0 GB in two:/b"
-    )
-    assert disk_check(reports, 3.0).text.startswith("two:/b has 2.0 GB free: expected at least 3 GB. Free space")
+    least = "the least free space is 2.0 GB in two:/b"
+    says(disk_check(reports, 1.0), f"ok 2 executors can write local files; {least}")
+    says(disk_check(reports, 3.0), "FAIL two:/b has 2.0 GB free: expected at least 3 GB. Free space...")
     unwritable = disk_check([report(disk=([("/a", 5_000_000_000, "Read-only file system")], ""))], 1.0)
-    assert unwritable.text.startswith("one:/a has 5.0 GB free: Read-only file system. Free space")
-    assert disk_check([report(disk=(None, "ImportError: sparkdl"))], 1.0).text.startswith("one: ImportError: sparkdl.")
+    says(unwritable, "FAIL one:/a has 5.0 GB free: Read-only file system. Free space...")
+    says(disk_check([report(disk=(None, "ImportError: sparkdl"))], 1.0), "FAIL one: ImportError: sparkdl....")
 
 
 def test_run_directory():
     seen = {"run directory": (True, "")}
     assert run_directory_check([report(**seen)]).status == "ok"
     check = run_directory_check([report(**seen), report("two", **{"run directory": (False, "")})])
-    assert check.text.startswith("two does not see what the driver wrote there. Set runDir to a directory that all")
+    says(check, "FAIL two does not see what the driver wrote there. Set runDir to a directory that all...")
 
 
 # ---- probes -----------------------------------------------------------------------------------------------------
@@ -132,9 +127,9 @@ def test_channel_of_driver():
     with Channel(lambda event: None) as channel:
         probe, port = ChannelProbe(channel.endpoint), channel.endpoint.port
         check = channel_check([report(channel=(probe(), ""))], channel.endpoint, "")
-    assert check.text == f"1 executor can connect to the driver at 127.0.0.1 port {port}"
+    says(check, f"ok 1 executor can connect to the driver at 127.0.0.1 port {port}")
     check = channel_check([report(channel=(probe(), ""))], channel.endpoint, "")
-    assert check.text.startswith(f"one cannot connect to the driver, 127.0.0.1 port {port}: [Errno")
+    says(check, f"FAIL one cannot connect to the driver, 127.0.0.1 port {port}: [Errno...")
     assert channel_check([], None, "no such address.").status == "FAIL"
 
 
@@ -145,9 +140,8 @@ def test_line_has_status_name_and_text():
 
 def test_check_fails_with_findings_and_remedy():
     assert check_result("disk", [], "Free space.", otherwise="2 GB free") == CheckResult("disk", "ok", "2 GB free")
-    assert check_result("disk", ["a", "b"], "Free space.", otherwise="") == CheckResult(
-        "disk", "FAIL", "a; b. Free space."
-    )
+    failed = check_result("disk", ["a", "b"], "Free space.", otherwise="")
+    assert failed == CheckResult("disk", "FAIL", "a; b. Free space.")
 
 
 def test_long_list_of_findings_is_counted():
@@ -157,6 +151,7 @@ def test_long_list_of_findings_is_counted():
 
 LOST = "Job aborted due to stage failure: Lost task 0.1 in stage 0.0 (TID 3) (10.77.0.3 executor 1): "
 STACK = "\n\tat org.apache.spark.api.python.PythonRunner.compute(PythonRunner.scala:1)\n"
+LACKING = "No module named 'sparkdl'"
 MISMATCH = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11, PySpark"
 
 
@@ -167,11 +162,8 @@ MISMATCH = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.
             MISMATCH,
             "Python 3.10, on the driver 3.11. Set spark.pyspark.python to a Python 3.11 with sparkdl on every host.",
         ),
-        (
-            "No module named 'sparkdl'",
-            "the executors' Python has no module sparkdl. Install sparkdl in their Python env",
-        ),
-        ("No module named 'sparkdl'", "or submit without spark.python.daemon.module=sparkdl.spark.python_daemon."),
+        (LACKING, "the executors' Python has no module sparkdl. Install sparkdl in their Python env"),
+        (LACKING, "or submit without spark.python.daemon.module=sparkdl.spark.python_daemon."),
         ("Traceback (most recent call last):\n  File x\n    y()\nOSError: no disk\n", "10.77.0.3: OSError: no disk"),
         ("java.io.IOException: Cannot run program", "10.77.0.3: IOException: Cannot run program"),
     ],

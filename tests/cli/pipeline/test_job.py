@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from sparkdl.cli import scoring
 from sparkdl.cli.pipeline.stages import PipelineRun
 from sparkdl.io import files
 from sparkdl.telemetry.event_reader import read_events
-from tests.cli.pipeline.week import DAY, DAYS, NEXT, ROWS, write
+from tests.cli.pipeline.week import DAY, DAYS, NEXT, ROWS, Killed, write
 from tests.training.test_digits import finish, submit
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -84,11 +85,8 @@ def test_date_runs_once_and_next_date_starts_from_its_weights_and_waits_for_rows
     assert small.versions.names() == [later]
     assert small.versions.about(later)["start"] == version
     assert (small.done(NEXT)["current"], small.done(NEXT)["version"]) == (version, later)
-    (in_use,), (value,) = (
-        [metric[name] for metric in result["metrics"].values()]
-        for result, name in ((small.done(NEXT), "in_use"), (done, "value"))
-    )
-    assert in_use == pytest.approx(value, abs=1e-3)  # Spark bins scores by a sample
+    (compared,), (earlier,) = (result["metrics"].values() for result in (small.done(NEXT), done))
+    assert compared["in_use"] == pytest.approx(earlier["value"], abs=1e-3)  # Spark bins scores by a sample
     assert isinstance(scoring.load(spark, str(small.root)), PipelineModel)
 
 
@@ -164,14 +162,7 @@ def test_exit_code_names_the_mistake(small, arguments, expected, text):
     assert small.versions.current() is None
 
 
-class Killed(BaseException):
-    """Ends a run in the driver, which handles no such error."""
-
-
 def test_killed_run_resumes_at_its_stage_and_trains_again_without_its_version(small, monkeypatch):
-    def kill(*_: object) -> None:
-        raise Killed
-
     unfinished = "cafecafecafe-0000-12345678"
     left = [
         small.root / f"versions/{DAY}-{unfinished}/model",
@@ -186,7 +177,7 @@ def test_killed_run_resumes_at_its_stage_and_trains_again_without_its_version(sm
         ("tidy", {"etl", "start", "train", "gate", "publish", "score"}),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(PipelineRun, place, kill)
+            patch.setattr(PipelineRun, place, Mock(side_effect=Killed))
             with pytest.raises(Killed):
                 small.run()
         assert set(small.stages()) == stages

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -15,8 +13,8 @@ from mlflow import MlflowClient
 from pyspark.ml import PipelineModel
 
 from sparkdl.ml.tracking.registration import Registration
-from tests.cli.pipeline.week import DAY
-from tests.sessions import ROOT
+from tests.cli.pipeline.week import DAY, Killed
+from tests.ml.tracking.fake_run import without_java
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -46,10 +44,6 @@ assert SparkContext._gateway is None and SparkSession._instantiatedSession is No
 """
 
 
-class Killed(BaseException):
-    """Ends a run in the driver, which handles no such error."""
-
-
 @pytest.fixture
 def registering(small, store):
     """A pipeline with feature stages that registers its model."""
@@ -69,27 +63,13 @@ def served(store, rows, tmp_path):
     """What MLflow's model predicts of rows of JSON, in a process without Java."""
     file = tmp_path / "rows.json"
     rows.to_json(file)
-    environment = {
-        **{name: value for name, value in os.environ.items() if name.startswith(("MLFLOW", "DO_NOT"))},
-        "MLFLOW_TRACKING_URI": store,
-        "PYTHONPATH": str(ROOT),
-        "PATH": "/nowhere",
-        "HOME": str(tmp_path),
-    }
-    argv = [sys.executable, "-c", _SERVE, str(file)]
-    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(without_java(_SERVE, str(file), store, tmp_path))
 
 
 def test_published_model_is_registered_once_and_served_without_spark(registering, store, tmp_path, monkeypatch):
     small = registering
-
-    def kill(*_: object) -> None:
-        raise Killed
-
     with monkeypatch.context() as patch:  # after the registration, and before the ledger notes it
-        patch.setattr(Registration, "point", kill)
+        patch.setattr(Registration, "point", Mock(side_effect=Killed))
         with pytest.raises(Killed):
             small.run()
     assert set(small.stages()) == {"etl", "start", "train", "gate", "verify", "publish"}

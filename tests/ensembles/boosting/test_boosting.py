@@ -68,9 +68,8 @@ def test_validation_rows_of_the_base_are_the_same_for_all_members(wine, untraine
     training = [row[residual] for row in rows if not row[name]]
     assert len(rows) / 2 < len(training) < len(rows)
     assert sum(training) == pytest.approx(0, abs=1e-9)  # the members' start is the mean of training rows
-    pipeline = Pipeline(
-        stages=[VectorAssembler(inputCols=["w"], outputCol="made"), base.copy({base.inputCols: ["made"]})]
-    )
+    assembler = VectorAssembler(inputCols=["w"], outputCol="made")
+    pipeline = Pipeline(stages=[assembler, base.copy({base.inputCols: ["made"]})])
     with pytest.raises(InvalidInput, match="validationFraction of the base is set, and its pipeline makes the columns"):
         Boosting(base=pipeline).fit(wine)
 

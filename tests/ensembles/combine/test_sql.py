@@ -13,6 +13,7 @@ from sparkdl import EnsembleModel, InvalidInput
 from sparkdl.ensembles.combine.rules import Combining
 from sparkdl.ensembles.combine.sql import SqlCombiner
 from tests.ensembles.fakes import outputs
+from tests.sessions import conf
 
 pytestmark = pytest.mark.slow
 
@@ -109,13 +110,9 @@ def test_null_is_no_prediction(spark, ansi, null):
     models = [EnsembleModel(told, rule=rule, weights=WEIGHTS, numClasses=2) for rule in ("hard", "mean", "sum", "soft")]
     for model in models:
         model.setDisagreementCol("" if model.rule == "sum" else "apart")
-    before = spark.conf.get("spark.sql.ansi.enabled")
-    spark.conf.set("spark.sql.ansi.enabled", ansi)
-    try:
+    with conf(spark, "spark.sql.ansi.enabled", ansi):
         results = [output(model, spark) for model in models]
         lists = output(arrays, spark)["prediction"]
-    finally:
-        spark.conf.set("spark.sql.ansi.enabled", before)
     for columns in results:
         for name, values in columns.items():
             assert np.isnan(values[2]).any(), name

@@ -22,6 +22,7 @@ from tests.ensembles.test_persistence import forge
 from tests.faults import flip, tear
 from tests.ml import nets
 from tests.object_store import object_store
+from tests.sessions import conf
 
 GIVEN = {"class": "Bagging", "seed": 3, "rows": "100 rows, 12345", "base": {"maxDepth": 5, "labelCol": "y"}}
 STATE = {"weights": b"abc", "history": [{"epoch": 1, "loss": 0.25}]}
@@ -128,9 +129,8 @@ def test_members_on_an_object_store(tmp_path):
 
 @pytest.fixture(scope="module")
 def fitted(spark):
-    rows = spark.createDataFrame(
-        [(float(i % 7), float(i % 3), float(i % 7 > 3)) for i in range(60)], "a: double, b: double, label: double"
-    )
+    table = [(float(i % 7), float(i % 3), float(i % 7 > 3)) for i in range(60)]
+    rows = spark.createDataFrame(table, "a: double, b: double, label: double")
     assembler = VectorAssembler(inputCols=["a", "b"], outputCol="features")
     return Pipeline(stages=[assembler, LogisticRegression(maxIter=3)]).fit(rows)
 
@@ -224,8 +224,5 @@ def test_load_unpickles_nothing_without_trust(spark, tmp_path):
         assert store.save(0, TorchModel(factory=module, weights=pack(module)), 1.0)
     with pytest.warns(UserWarning, match=r"member 0.*pickled parts.*spark\.sparkdl\.trust"):
         assert store.load(0) is None
-    spark.conf.set("spark.sparkdl.trust", "true")
-    try:
+    with conf(spark, "spark.sparkdl.trust", "true"):
         assert isinstance(store.load(0)[0], TorchModel)
-    finally:
-        spark.conf.unset("spark.sparkdl.trust")

@@ -44,18 +44,13 @@ def frame(spark):
 
 
 def classifier(**settings) -> TorchClassifier:
-    optimizer = partial(torch.optim.SGD, lr=0.1)
-    defaults = {"model": nets.two_scores, "optimizer": optimizer, "batchSize": 16, "epochs": 2, "idCol": "id"}
-    defaults |= {"numWorkers": 1}
-    return TorchClassifier(**defaults | settings)
+    network = {"model": nets.two_scores, "optimizer": partial(torch.optim.SGD, lr=0.1), "numWorkers": 1}
+    return TorchClassifier(**network | {"batchSize": 16, "epochs": 2, "idCol": "id"} | settings)
 
 
 def members(count: int, base: TorchClassifier, draw=None) -> list[Member]:
-    seeds = [member_seed(0, index) for index in range(count)]
-    return [
-        Member(index, base.copy({base.seed: seed}), Bootstrap(1.0, True, seed) if draw is None else draw)
-        for index, seed in enumerate(seeds)
-    ]
+    seeds = enumerate(member_seed(0, index) for index in range(count))
+    return [Member(at, base.copy({base.seed: seed}), draw or Bootstrap(1.0, True, seed)) for at, seed in seeds]
 
 
 def same(one, other) -> bool:
@@ -72,9 +67,8 @@ def store(folder) -> MemberStore:
 
 def test_members_equal_single_fits_in_any_partitions_and_order(frame):
     base = classifier(model=nets.scores, epochs=3)
-    numbers = TorchRegressor(
-        model=nets.column, labelCol="label", idCol="id", optimizer=partial(torch.optim.SGD, lr=0.01)
-    )
+    slow = partial(torch.optim.SGD, lr=0.01)
+    numbers = TorchRegressor(model=nets.column, labelCol="label", idCol="id", optimizer=slow)
     wanted = members(2, base, AllRows())
     found = fit_members([*wanted, Member(3, numbers), *members(3, base)[2:]], frame, Plan())
     for model, member in zip(found.models[:2], wanted, strict=True):
@@ -130,9 +124,8 @@ def test_validation_fraction_and_class_weights_equal_columns(frame):
     base = classifier(validationFraction=0.25, classWeights=[0.5, 2])
     bagged = Bagging(base=base, numModels=2).fit(frame.drop(ROW_ID)).models
     hashed = F.xxhash64(F.lit("validationFraction"), F.lit(False), F.col("id"))
-    named = frame.withColumns(
-        {"held": hashed < F.lit(-(2**62)), "w": F.when(F.col("label") == 1, 2.0).otherwise(0.5), "hash": hashed}
-    )
+    weight = F.when(F.col("label") == 1, 2.0).otherwise(0.5)
+    named = frame.withColumns({"held": hashed < F.lit(-(2**62)), "w": weight, "hash": hashed})
     by_columns = fit_members(members(2, classifier(validationIndicatorCol="held", weightCol="w")), named, Plan()).models
     for one, two in zip(bagged, by_columns, strict=True):
         assert same(one, two)

@@ -88,6 +88,10 @@ def test_weights_of_classes_are_weights_of_rows(data, values, label):
     assert read.class_weights == [0.5, 3.0]
 
 
+ONES = torch.ones(1)
+WEIGHTED = nn.CrossEntropyLoss(weight=torch.ones(2))
+
+
 def weighing(weights="balanced", **values):
     return TorchClassifier(classWeights=weights, **values)
 
@@ -98,14 +102,8 @@ def weighing(weights="balanced", **values):
         (partial(TorchRegressor, classWeights="balanced"), "TorchRegressor with labelCol='label' has no class indices"),
         (partial(TorchEstimator, loss=nn.NLLLoss(), classWeights=[1, 2]), r"is \[1.0, 2.0\], and TorchEst"),
         (partial(TorchClassifier, labelCol=["a", "b"], classWeights=[1, 2]), r"labelCol=\['a', 'b'\] .*one label col"),
-        (
-            partial(weighing, loss=nn.CrossEntropyLoss(weight=torch.ones(2))),
-            r"the loss is CrossEntropyLoss\(weight=...",
-        ),
-        (
-            partial(weighing, loss=nn.BCEWithLogitsLoss(pos_weight=torch.ones(1))),
-            r"BCEWithLogitsLoss\(pos_weight=...\)",
-        ),
+        (partial(weighing, loss=WEIGHTED), r"the loss is CrossEntropyLoss\(weight=..."),
+        (partial(weighing, loss=nn.BCEWithLogitsLoss(pos_weight=ONES)), r"BCEWithLogitsLoss\(pos_weight=...\)"),
         (partial(weighing, [1, 2, 3], loss=nn.BCEWithLogitsLoss()), r"3.0\]; expected .* each of the 2 classes"),
         (partial(weighing, [1, 2], numClasses=3), r"classWeights .* each of the 3 classes"),
     ],

@@ -116,9 +116,8 @@ def test_whole_numbers_of_any_type_are_on_one_side(spark):
 
 
 def test_other_numbers_are_doubles(spark):
-    rows = spark.createDataFrame(
-        [(math.nan,), (-0.0,), (None,), (-(2.0**63),), (1e300,), (0.1,), (-math.inf,)], "x double"
-    )
+    values = (math.nan, -0.0, None, -(2.0**63), 1e300, 0.1, -math.inf)
+    rows = spark.createDataFrame([(value,) for value in values], "x double")
     whole = "if(x in (0, -9223372036854775808), cast(x as bigint), null)"
     expected = F.expr(f"xxhash64('x', x is null, {whole}, if({whole} is null, x, null))")
     assert rows.where(row_hash({"x": number_hashed(F.col("x"), DoubleType())}) != expected).count() == 0

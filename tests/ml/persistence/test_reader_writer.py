@@ -25,6 +25,7 @@ from sparkdl.serving.format.param_values import same
 from tests.ml import nets
 from tests.serving.format.test_export import Choosy, rewritten
 from tests.serving.format.test_factory import Callback, by_row
+from tests.sessions import conf
 
 SCALED = partial(nets.Scaled, 5, scale=0.5)
 ODD = "a b[1]{c,d}*?%20#\u00e9^\\"
@@ -166,11 +167,8 @@ def test_values_without_name_are_pickled_and_need_trust(spark, tmp_path):
     for kind, saved in ((TorchRegressor, path), (Pipeline, escaped(f"{path}s"))):
         with pytest.raises(InvalidInput, match=r"\['callbacks', 'model'\].*trust=True.*spark.sparkdl.trust"):
             kind.load(saved)
-    spark.conf.set("spark.sparkdl.trust", "true")
-    try:
+    with conf(spark, "spark.sparkdl.trust", "true"):
         (stage,) = Pipeline.load(escaped(f"{path}s")).getStages()
-    finally:
-        spark.conf.unset("spark.sparkdl.trust")
     for loaded in (TorchRegressor.load(path, trust=True), stage):
         assert loaded.getCallbacks()[0].seen == [1, 2]
         assert same(loaded.getModel().state_dict(), estimator.getModel().state_dict())
@@ -189,18 +187,15 @@ def test_functions_need_their_module(spark, tmp_path):
     estimator.save(f"{path}s")
     Pipeline(stages=[estimator]).save(f"{path}es")
     assert modules_of(Bagging(base=Pipeline(stages=[estimator]))) == ["tests.serving.format.test_factory", __name__]
-    spark.conf.set("spark.sparkdl.modules", "other")
-    try:
+    with conf(spark, "spark.sparkdl.modules", "other"):
         for load, name in ((TorchModel.load, path), (TorchRegressor.load, f"{path}s"), (Pipeline.load, f"{path}es")):
             with pytest.raises(InvalidInput, match=rf"add modules=\['other', '{__name__}'\].* to 'other,{__name__}'"):
                 load(name)
         for reader in (TorchModel.read().trust(), TorchModel.read().trust(False, [__name__])):
             assert reader.load(path)._trained.factory.func is plus
         assert TorchRegressor.load(f"{path}s", modules=["tests.ml"]).getModel() is plus
-        spark.conf.set("spark.sparkdl.modules", f" {__name__} , tests.serving.format.test_factory")
+    with conf(spark, "spark.sparkdl.modules", f" {__name__} , tests.serving.format.test_factory"):
         assert Pipeline.load(f"{path}es").getStages()[0].getLoss() is by_row
-    finally:
-        spark.conf.set("spark.sparkdl.modules", "tests")
 
 
 KINDS = {

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sparkdl.io.redaction import public
 from sparkdl.ml.tracking.tracker import TrackerContext, TrackerList
 from sparkdl.telemetry.event import Event
+from tests.sessions import ROOT
 
 CONFIGURATION = {"class": "TorchClassifier", "batchSize": 32, "inputCols": ["features"], "precision": "fp32"}
 ENVIRONMENT = {"python": "3.11.7", "master": "local[2]"}
@@ -28,6 +33,17 @@ def runs(store: str, experiment: str = "digits") -> Any:
     client = mlflow.MlflowClient(store)
     number = client.get_experiment_by_name(experiment).experiment_id
     return client.search_runs([number], order_by=["start_time ASC"])
+
+
+def without_java(script: str, argument: str, store: str, folder: Path) -> str:
+    """What a Python script with MLflow prints in a process that finds no Java."""
+    environment = {name: value for name, value in os.environ.items() if name.startswith(("MLFLOW", "DO_NOT"))}
+    environment |= dict.fromkeys(("PATH", "JAVA_HOME"), "/nowhere") | {"HOME": str(folder)}
+    environment |= {"MLFLOW_TRACKING_URI": store, "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-c", script, argument]
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class FakeRun:

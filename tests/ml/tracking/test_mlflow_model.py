@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -18,11 +15,10 @@ import pytest
 from sparkdl.data.columns import InputColumn
 from sparkdl.ml.tracking import MLflow
 from tests.ml import nets
-from tests.ml.tracking.fake_run import FakeRun, epoch, runs
+from tests.ml.tracking.fake_run import FakeRun, epoch, runs, without_java
 from tests.serving.format.test_export import Choosy
 from tests.serving.test_predictor import X, made
 from tests.serving.test_predictor import columns as predict
-from tests.sessions import ROOT
 
 TOKENS = [[1, 2], [], [3, 4, 5]]
 
@@ -85,15 +81,10 @@ def test_logged_models_predict_in_another_process(store, tmp_path, monkeypatch):
     uris = [f"runs:/{run.info.run_id}/model", "models:/digits/2"]
     uris += [f"models:/{other.model_id}" for _, other in others]
 
-    environment = {name: value for name, value in os.environ.items() if name.startswith(("MLFLOW", "DO_NOT"))}
-    environment |= dict.fromkeys(("PATH", "JAVA_HOME"), "/nowhere") | {"HOME": str(tmp_path)}
-    environment |= {"MLFLOW_TRACKING_URI": store, "PYTHONPATH": str(ROOT)}
     data = [X.tolist()] * 4 + [TOKENS]
-    argv = [sys.executable, "-c", _LOAD, json.dumps(list(zip(uris, data, strict=True)))]
-    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    printed = without_java(_LOAD, json.dumps(list(zip(uris, data, strict=True))), store, tmp_path)
     models = (versions[1], versions[1], own, pickled, bag)
-    for model, x, line in zip(models, data, done.stdout.splitlines(), strict=True):
+    for model, x, line in zip(models, data, printed.splitlines(), strict=True):
         check_same({name: np.array(values) for name, values in json.loads(line).items()}, predict(model, {"x": x}))
     np.testing.assert_allclose(json.loads(line)["prediction"], [0.15, 0, 0.6], rtol=1e-6)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -37,10 +38,9 @@ def saved(spark, tmp_path_factory):
     rows = spark.createDataFrame(ROWS, SCHEMA).coalesce(1)
     model = TorchModel(factory=partial(nn.Linear, 8, 3), weights=pack(nn.Linear(8, 3)), kind="classifier")
     model.columnTypes = dict(rows.dtypes)
+    hashed = {"numFeatures": 8, "categoricalCols": ["visits", "paid"]}
     stages = [
-        spark_feature.FeatureHasher(
-            inputCols=INPUTS, outputCol="features", numFeatures=8, categoricalCols=["visits", "paid"]
-        ),
+        spark_feature.FeatureHasher(inputCols=INPUTS, outputCol="features", **hashed),
         model,
         spark_feature.IndexToString(inputCol="prediction", outputCol="class", labels=["x", "y", "z"]),
         spark_feature.Binarizer(inputCol="prediction", outputCol="first"),
@@ -69,9 +69,8 @@ def test_other_predictions_than_spark_s_are_not_registered(saved, monkeypatch):
     path, rows = saved
     with monkeypatch.context() as patch:
         patch.setattr(assembling, "bucket", lambda text, buckets: len(text) % buckets)
-        with pytest.raises(
-            SparkdlError, match=r"without Spark, '\w+' from \w+ of row \d is .*, and with Spark .*; nothing is reg"
-        ):
+        message = r"without Spark, '\w+' from \w+ of row \d is .*, and with Spark .*; nothing is reg"
+        with pytest.raises(SparkdlError, match=message):
             verify(path, rows)
     with pytest.raises(InvalidInput, match=r"the pipeline reads 'paid'; the rows have 'name', 'age'"):
         verify(path, rows.drop("paid"))
@@ -98,12 +97,8 @@ def test_killed_registration_resumes_in_its_run(saved, store, monkeypatch):
     path, rows = saved
     registration, verified = Registration("week", store, "week"), verify(path, rows)
     log = partial(registration.log, path, verified, version="v-1", metrics={"area under ROC!": 0.5}, tags={"a": "b"})
-
-    def kill(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(registration_module, "register", kill)
+        patch.setattr(registration_module, "register", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             log()
     assert [log(), log()] == [{"name": "week", "version": "1"}] * 2

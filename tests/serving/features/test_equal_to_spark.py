@@ -13,7 +13,7 @@ import pytest
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml import feature as spark_feature
 from pyspark.ml.linalg import Vectors, VectorUDT
-from pyspark.sql.types import StructField, StructType, _parse_datatype_string
+from pyspark.sql.types import _parse_datatype_string
 from torch import nn
 
 from sparkdl import TorchModel
@@ -95,9 +95,7 @@ def transformed(spark, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("saved") / "pipeline")
     extra = [(*row, None if row[7] is None else float(row[7]), float(row[4] or 0)) for row in [*ROWS, UNSEEN]]
     table = [(at, *row, vector) for at, (row, vector) in enumerate(zip(extra, [*VECTORS, VECTORS[0]], strict=True))]
-    schema = StructType(
-        [*_parse_datatype_string(f"id int, {SCHEMA}, bi double, i2 double"), StructField("n", VectorUDT())]
-    )
+    schema = _parse_datatype_string(f"id int, {SCHEMA}, bi double, i2 double").add("n", VectorUDT())
     rows = spark.createDataFrame(table, schema).coalesce(1).cache()
     inner = stages()
     model = Pipeline(stages=[*inner[:5], Pipeline(stages=inner[5:])]).fit(rows.where("id < 6").na.fill(0.0, ["bi"]))
@@ -161,10 +159,8 @@ def served(spark, tmp_path_factory):
     path, rows = str(tmp_path_factory.mktemp("saved") / "typed"), spark.createDataFrame(REQUESTS, TYPES).coalesce(1)
     numbers, texts, filled = NAMES[:7], [*NAMES[:7], "s"], [f"{name} filled" for name in NAMES[:7]]
     indices, hashed = [f"{name} index" for name in texts], [(NAMES, numbers), (NAMES, []), (filled, filled)]
-    stages = [
-        spark_feature.StringIndexer(inputCols=texts, outputCols=indices, **KEEP),
-        spark_feature.Imputer(inputCols=numbers, outputCols=filled),
-    ]
+    stages = [spark_feature.StringIndexer(inputCols=texts, outputCols=indices, **KEEP)]
+    stages.append(spark_feature.Imputer(inputCols=numbers, outputCols=filled))
     for at, (names, by_text) in enumerate(hashed):
         stages.append(spark_feature.FeatureHasher(inputCols=names, categoricalCols=by_text, outputCol=f"hash {at}"))
         stages[-1].setNumFeatures(256)

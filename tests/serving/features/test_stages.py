@@ -106,11 +106,8 @@ def pipeline(folder, *stages):
     return folder.as_uri()
 
 
-INDEXER = (
-    "StringIndexerModel",
-    {"inputCol": "label", "outputCol": "y", "handleInvalid": "error"},
-    [{"labelsArray": [["a"]]}],
-)
+INDEXED = {"inputCol": "label", "outputCol": "y", "handleInvalid": "error"}
+INDEXER = ("StringIndexerModel", INDEXED, [{"labelsArray": [["a"]]}])
 ASSEMBLER = ("VectorAssembler", {"inputCols": ["a", "b"], "outputCol": "v", "handleInvalid": "error"})
 
 

@@ -44,13 +44,10 @@ class Transformer(nn.Module):
         return self.head(self.layers(self.table(tokens)).mean(1))
 
 
+WORDS = {"kind": RNG.integers(0, 30, 40), "size": RNG.normal(size=(40, 2)).astype(np.float32)}
 MODELS: dict[str, tuple[type[nn.Module], dict[str, np.ndarray], Signature]] = {
     "cnn": (nets.Images, {"x": RNG.uniform(0, 256, (20, 28, 28)).astype(np.float32)}, [([28, 28], "float32")]),
-    "embedding": (
-        Words,
-        {"kind": RNG.integers(0, 30, 40), "size": RNG.normal(size=(40, 2)).astype(np.float32)},
-        [([], "int64"), ([2], "float32")],
-    ),
+    "embedding": (Words, WORDS, [([], "int64"), ([2], "float32")]),
     "transformer": (Transformer, {"tokens": RNG.integers(0, 30, (20, 12))}, [([12], "int64")]),
 }
 
