@@ -46,12 +46,8 @@ def test_configuration_has_what_members_depend_on(spark):
         ({"resourceTimeout": 1.0, "maxRestarts": 1, "minWorkers": 1, "elasticTimeout": 1.0}, False),
         ({"checkpointInterval": "never", "allowUnencrypted": True, "callbacks": [print], "seed": 9}, False),
         ({"runDir": "/somewhere"}, False),
-        ({"callbacks": [EMA()]}, True),
-        ({"epochs": 2}, True),
-        ({"numWorkers": 2}, True),
-        ({"maxSeconds": 9.0}, True),
-        ({"maxRounds": 3}, True),
-        ({"model": nn.Linear(3, 2)}, True),
+        *(({"callbacks": [EMA()]}, True), ({"model": nn.Linear(3, 2)}, True), ({"epochs": 2}, True)),
+        *(({name: 3}, True) for name in ("numWorkers", "maxSeconds", "maxRounds")),
     ],
 )
 def test_settings_that_change_members_of_a_network(spark, given, count):

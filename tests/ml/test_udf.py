@@ -109,15 +109,9 @@ def test_a_model_that_changes_its_inputs_sees_each_row_once_and_unchanged():
 @pytest.mark.parametrize(
     ("kind", "scalar", "shape"),
     [
-        ("classifier", False, (4, 3)),
-        ("classifier", True, (4, 1)),
-        ("classifier", False, (4, 3, 2)),
-        ("classifier", False, (4, 3, 2, 5)),
-        ("multilabel", False, (4, 3)),
-        ("multilabel", True, (4, 1)),
-        ("regressor", True, (4,)),
-        ("estimator", True, (4,)),
-        ("estimator", True, (4, 1)),
+        *(("classifier", True, (4, 1)), ("multilabel", True, (4, 1)), ("multilabel", False, (4, 3))),
+        *(("classifier", False, shape) for shape in ((4, 3), (4, 3, 2), (4, 3, 2, 5))),
+        *(("regressor", True, (4,)), ("estimator", True, (4,)), ("estimator", True, (4, 1))),
         ("estimator", False, (4, 2, 2)),
     ],
 )

@@ -210,13 +210,10 @@ def with_table():
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (nn.Linear(3, 2), nn.Linear(3, 4)),
-        (nn.Linear(3, 2), nn.Linear(3, 2, bias=False)),
+        *((nn.Linear(3, 2), other) for other in (nn.Linear(3, 4), nn.Linear(3, 2, bias=False), nn.Bilinear(3, 3, 2))),
         (nn.Linear(3, 2), nn.Linear(3, 2).double()),
-        (nn.Linear(3, 2), nn.Bilinear(3, 3, 2)),
         (nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)),
-        (nn.Sequential(nn.ReLU()), nn.Sequential(nn.Tanh())),
-        (nn.Sequential(nn.ReLU()), nn.Sequential(nn.ReLU(), nn.ReLU())),
+        *((nn.Sequential(nn.ReLU()), nn.Sequential(*others)) for others in ([nn.Tanh()], [nn.ReLU(), nn.ReLU()])),
         (nets.Scaled(4, 1.0), nets.Scaled(4, 2.0)),
         (nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False)),
         (with_table(), with_table()),

@@ -21,15 +21,8 @@ from sparkdl.errors import InvalidInput
 IDS = np.array([0, 1, 2, 7, -1, -(2**62), 2**62, 2**63 - 1, -(2**63), 8589934592, *range(100, 400)], np.int64)
 SEEDS = (0, 1, -5, 2**31 - 1, 2**63 - 1)
 DRAWS = [
-    AllRows(),
-    Bootstrap(1.0, True, 3),
-    Bootstrap(0.1, True, 4),
-    Bootstrap(12.0, True, 1),
-    Bootstrap(100.0, True, 1),
-    Bootstrap(0.5, False, 3),
-    Bootstrap(1.0, False, 3),
-    LeaveFoldOut(0, 3, 9),
-    LeaveFoldOut(6, 7, -9),
+    *(AllRows(), Bootstrap(1.0, True, 3), Bootstrap(0.1, True, 4), Bootstrap(12.0, True, 1), Bootstrap(100.0, True, 1)),
+    *(Bootstrap(0.5, False, 3), Bootstrap(1.0, False, 3), LeaveFoldOut(0, 3, 9), LeaveFoldOut(6, 7, -9)),
 ]
 MANY = np.arange(1_000_000, dtype=np.int64)
 
