@@ -137,7 +137,6 @@ def test_error_after_sigterm_counts_as_the_stop(error, code):
 
 @pytest.fixture
 def runs(tmp_path):
-    """The directories of two runs."""
     gangs = [gang(), gang(loss=2.0)]
     return [
         written(tmp_path / name, data.events, history=list(data.history), config=data.configuration, report=data.report)

@@ -28,14 +28,11 @@ TREE = {"class_path": "pyspark.ml.classification.DecisionTreeClassifier", "init_
 
 @pytest.fixture
 def ensemble_of(read):
-    """The ensemble of a configuration file and of the command line."""
     return lambda *arguments: read(*arguments, job="ensemble").ensemble
 
 
 @pytest.fixture
 def write(tmp_path):
-    """A configuration file of an ensemble."""
-
     def write(kind, **arguments):
         file = tmp_path / "job.yaml"
         ensemble = {"class_path": f"sparkdl.{kind}", "init_args": arguments}

@@ -8,8 +8,6 @@ from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 
 
 class CountingModel(Model, DefaultParamsReadable, DefaultParamsWritable):
-    """An empty model."""
-
     def _transform(self, dataset):
         return dataset
 

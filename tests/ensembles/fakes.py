@@ -69,8 +69,6 @@ class Memoriser(Estimator[Known], HasFeaturesCol, HasLabelCol, HasPredictionCol,
 
 
 class Constant(Model, HasPredictionCol):
-    """Predicts one number for every row."""
-
     value: Param[float] = Param(Params._dummy(), "value", "the prediction")
 
     def _transform(self, dataset: DataFrame) -> DataFrame:

@@ -47,7 +47,6 @@ NONE = StorageLevel.NONE
 
 
 def with_base(ensemble):
-    """A copy with a base."""
     base = LinearRegression()
     return ensemble.copy()._set(**({"bases": [base]} if isinstance(ensemble, Stacking) else {"base": base}))
 

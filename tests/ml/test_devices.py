@@ -40,8 +40,6 @@ class Small(nn.Linear):
 
 
 class Weighs(nn.Linear):
-    """Multiplies a row's output by an integer."""
-
     def __init__(self) -> None:
         super().__init__(3, 2)
 

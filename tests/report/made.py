@@ -47,7 +47,6 @@ def progress(step: int, loss: float | None, *, attempt: int = 0, rank: int = 0, 
 
 
 def run(*events: Event, name: str = "a run", **values: Any) -> RunData:
-    """A run of these events."""
     return RunData(name, events=sorted(events, key=lambda event: event.time), **values)
 
 

@@ -109,14 +109,13 @@ def test_full_disk_is_counted_and_logged_once(tmp_path: Path, caplog: pytest.Log
 # ---- object stores: there is no append, and lines become files of their own ----------------------------------------
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory):
-    with object_store(tmp_path_factory.mktemp("store")) as query:
-        yield lambda name: f"s3://key:secret@runs/{name}?{query}"
+@pytest.fixture
+def folder(tmp_path: Path):
+    with object_store(tmp_path) as query:
+        yield f"s3://key:secret@runs/one?{query}"
 
 
-def test_object_store_gets_collected_lines(store, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = store("one")
+def test_object_store_gets_collected_lines(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = open_event_file(folder, "driver")
     assert file.append(lines(event(1), event(2))) == 2
     file.flush()

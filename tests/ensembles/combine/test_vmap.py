@@ -80,8 +80,6 @@ pair = partial(Applied, lambda inner, x: (inner(x), x))
 
 
 class Two(nn.Module):
-    """Two inputs."""
-
     def __init__(self):
         super().__init__()
         self.inner, self.table = nn.Linear(6, 3), nn.Embedding(5, 3)

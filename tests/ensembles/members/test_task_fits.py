@@ -23,6 +23,7 @@ from sparkdl.ensembles.members.task_fits import fit_partitions
 from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, LeaveFoldOut, member_seed
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.spark.columns import ROW_ID
+from tests import sessions
 from tests.ml import nets
 
 # Report entries of a single fit alone; an ensemble has one monitor for all members.
@@ -36,11 +37,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def frame(spark):
     """Three numbers and the sign of their sum, in five partitions."""
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=(ROWS, 3))
-    rows = [([float(value) for value in row], int(row.sum() > 0), index) for index, row in enumerate(x)]
-    made = spark.createDataFrame(rows, "features array<double>, label long, id long").withColumn(ROW_ID, F.col("id"))
-    return made.repartition(5, "id").cache()
+    x = np.random.default_rng(0).normal(size=(ROWS, 3))
+    made = sessions.frame({"features": x, "label": (x.sum(1) > 0).astype(np.int64), "id": np.arange(ROWS)})
+    return made.withColumn(ROW_ID, F.col("id")).repartition(5, "id").cache()
 
 
 def classifier(**settings) -> TorchClassifier:

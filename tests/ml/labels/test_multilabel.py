@@ -118,9 +118,8 @@ def test_nan_scores_predict_nan_and_count_as_wrong_with_every_udf(spark, monkeyp
 ROWS = {"x": np.zeros((8, 3)), "a": np.arange(8) % 2, "b": np.ones(8), "two": np.arange(8) % 3}
 
 
-@pytest.mark.parametrize("strategy", [None, ParallelSGD(shard_batch_size=4, rounds=1)], ids=["gang", "rounds"])
-def test_labels_outside_0_to_1_raise_on_executors(spark, strategy):
-    given = {} if strategy is None else {"strategy": strategy}
+@pytest.mark.parametrize("given", [{}, {"strategy": ParallelSGD(shard_batch_size=4, rounds=1)}], ids=["gang", "rounds"])
+def test_labels_outside_0_to_1_raise_on_executors(spark, given):
     estimator = TorchClassifier(model=nets.two_scores, numWorkers=1, **MULTI | given)
     rows = frame(ROWS).withColumn("y", F.array("a", "two"))
     with pytest.raises(InvalidInput, match=r"label column 'y' holds 2; expected numbers from 0 to 1"):

@@ -106,8 +106,6 @@ class Pair(NamedTuple):
 
 @dataclass
 class Filled:
-    """One of its fields is deleted."""
-
     one: Any
     gone: Any = field(default_factory=list)
 

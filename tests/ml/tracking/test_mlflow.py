@@ -29,7 +29,6 @@ def _global_uri_stays(_alone):
 
 @pytest.fixture
 def default(store, monkeypatch):
-    """A user's default store."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     assert mlflow.get_tracking_uri() == store
     yield store

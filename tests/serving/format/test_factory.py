@@ -24,8 +24,6 @@ HERE = __name__
 
 
 class Net(nn.Module):
-    """Takes any arguments."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
 
