@@ -13,22 +13,8 @@ import torch
 import yaml
 from torch import nn
 
-from sparkdl import (
-    LBFGS,
-    AllReduce,
-    ConsensusADMM,
-    ElasticAveraging,
-    ElasticNet,
-    FederatedAveraging,
-    Gossip,
-    InputColumn,
-    LocalSGD,
-    ParallelSGD,
-    PowerSGD,
-    TorchClassifier,
-    TorchEstimator,
-    TorchRegressor,
-)
+import sparkdl
+from sparkdl import AllReduce, ElasticAveraging, Gossip, InputColumn, LocalSGD, TorchClassifier, TorchRegressor
 from sparkdl.cli import train
 from sparkdl.cli.commands import run
 from sparkdl.cli.data import Data
@@ -186,7 +172,7 @@ def test_functions_are_import_paths_or_objects(estimator, name):
         assert (type(function), function.scale) == (resolve_name("some_nets.Noise"), scale)
 
 
-@pytest.mark.parametrize("kind", [TorchClassifier, TorchRegressor, TorchEstimator])
+@pytest.mark.parametrize("kind", [TorchClassifier, TorchRegressor, sparkdl.TorchEstimator])
 def test_every_argument_is_a_key(nets, kind, capsys):
     with pytest.raises(SystemExit) as ended:
         run("train", ["--estimator.help", f"sparkdl.{kind.__name__}"])
@@ -219,7 +205,7 @@ def test_command_line_overrides_the_file(read, write):
     assert chosen.estimator.getStrategy().reduce == AllReduce().reduce
     reducer = '{"class_path": "sparkdl.PowerSGD", "init_args": {"rank": 2, "warmup": 5}}'
     chosen = read(write(), "--estimator.strategy.reduce", reducer)
-    assert chosen.estimator.getStrategy().reduce == PowerSGD(rank=2, warmup=5)
+    assert chosen.estimator.getStrategy().reduce == sparkdl.PowerSGD(rank=2, warmup=5)
 
 
 def test_print_config_repeats_the_job(read, write, capsys, tmp_path):
@@ -249,10 +235,10 @@ def test_configurations_of_the_repository_parse(read, path):
 
 
 ALGORITHMS = {
-    "parallel_sgd": ParallelSGD(rounds=10, epochs=2),
-    "admm": ConsensusADMM(rho=0.1, rel_tol=1e-3, prox=ElasticNet(1e-3), solver=NewtonCG(iterations=20)),
-    "lbfgs": LBFGS(l2=1e-3, gtol=1e-4),
-    "federated": FederatedAveraging("client", client_fraction=0.25, rounds=15, epochs=3, batch_size=16),
+    "parallel_sgd": sparkdl.ParallelSGD(rounds=10, epochs=2),
+    "admm": sparkdl.ConsensusADMM(rho=0.1, rel_tol=1e-3, prox=sparkdl.ElasticNet(1e-3), solver=NewtonCG(iterations=20)),
+    "lbfgs": sparkdl.LBFGS(l2=1e-3, gtol=1e-4),
+    "federated": sparkdl.FederatedAveraging("client", client_fraction=0.25, rounds=15, epochs=3, batch_size=16),
 }
 
 

@@ -15,17 +15,8 @@ import torchmetrics
 from pyspark.ml.param import Params
 from torch import nn
 
-from sparkdl import (
-    AllReduce,
-    Bagging,
-    ConsensusADMM,
-    ElasticNet,
-    TensorBoard,
-    TorchClassifier,
-    TorchEstimator,
-    TorchModel,
-    TorchRegressor,
-)
+import sparkdl
+from sparkdl import AllReduce, TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
 from sparkdl.data.columns import InputColumn
 from sparkdl.data.transforms import AssembledInputs
 from sparkdl.errors import InvalidInput
@@ -59,7 +50,7 @@ VALUES: dict[str, Any] = {
     "batchSize": 64,
     "epochs": 5,
     "seed": 11,
-    "strategy": ConsensusADMM(prox=ElasticNet(1e-3, 0.5), solver=LocalSGDSolver(batch_size=4)),
+    "strategy": sparkdl.ConsensusADMM(prox=sparkdl.ElasticNet(1e-3, 0.5), solver=LocalSGDSolver(batch_size=4)),
     "device": "cuda",
     "precision": "fp64",
     "maxGradNorm": 0.5,
@@ -69,7 +60,7 @@ VALUES: dict[str, Any] = {
     "monitorMode": "min",
     "augment": nets.digits,
     "callbacks": [Steps("steps")],
-    "trackers": [TensorBoard("curves")],
+    "trackers": [sparkdl.TensorBoard("curves")],
     "runDir": "/shared/runs/1",
     "taskGpus": 0.5,
     "checkpointInterval": "2 epochs",
@@ -311,7 +302,7 @@ def test_saved_params_are_loaded(spark, tmp_path, make):
         assert same(state(loaded), state(instance))
 
 
-@pytest.mark.parametrize("make", [TorchRegressor, Bagging])
+@pytest.mark.parametrize("make", [TorchRegressor, sparkdl.Bagging])
 def test_path_of_run_becomes_text(make):
     assert make(runDir=Path("/runs/a b")).getRunDir() == make().setRunDir(Path("/runs/a b")).getRunDir() == "/runs/a b"
 

@@ -6,18 +6,10 @@ from functools import partial
 
 import pytest
 
+from sparkdl.cli.doctor import connections
 from sparkdl.cli.doctor.check_result import CheckResult
 from sparkdl.cli.doctor.connections import ConnectionReport as Report
-from sparkdl.cli.doctor.connections import (
-    WorkerAddress,
-    absent_check,
-    connect,
-    connections_check,
-    interface_check,
-    link_check,
-    measure_next,
-    representatives,
-)
+from sparkdl.cli.doctor.connections import WorkerAddress, connect, measure_next, representatives
 from sparkdl.cli.doctor.link import LinkSpeed
 from sparkdl.net.addresses import listen
 
@@ -66,34 +58,38 @@ WAITED, SILENT = "no answer within 20 s", {1: "no answer within 5 s"}
 STALLED = LinkSpeed(1, error="no data within 5 s")
 MEASURED = [Report(ONE, {}, LinkSpeed(1, 941.23, 1e-4)), Report(TWO, {}, LinkSpeed(0, 93.7, 5.21e-5))]
 SLOWEST = "the slowest of 2 links is from two (10.0.0.2, eth0) to one (10.0.0.1, eth0)"
-absent = partial(absent_check, size=4, errors=[WAITED] * 2)
+absent = partial(connections.absent_check, size=4, errors=[WAITED] * 2)
 
 
 @pytest.mark.parametrize(
     ("check", "given", "text"),
     [
-        (interface_check, [ONE, ONE, TWO], "ok a gang uses one (10.0.0.1, eth0); two (10.0.0.2, eth0)"),
-        (interface_check, [ONE, LOST], f"FAIL three: {LOST.error} Set spark.sparkdl...."),
-        (interface_check, LOOPBACK[:1], "ok ..."),
-        (interface_check, LOOPBACK, "FAIL one (127.0.0.1, lo): other hosts cannot reach a loopback address..."),
-        (absent, [ONE] * 2, f"FAIL 2 of 4 workers reached the driver, from one; {WAITED}. Look for executors..."),
-        (connections_check, [Report(ONE), Report(TWO)], "ok all 2 connections between 2 hosts"),
-        (connections_check, [Report(ONE), Report(ONE)], "ok all workers are on one host"),
+        (connections.interface_check, [ONE, ONE, TWO], "ok a gang uses one (10.0.0.1, eth0); two (10.0.0.2, eth0)"),
+        (connections.interface_check, [ONE, LOST], f"FAIL three: {LOST.error} Set spark.sparkdl...."),
+        (connections.interface_check, LOOPBACK[:1], "ok ..."),
         (
-            connections_check,
+            connections.interface_check,
+            LOOPBACK,
+            "FAIL one (127.0.0.1, lo): other hosts cannot reach a loopback address...",
+        ),
+        (absent, [ONE] * 2, f"FAIL 2 of 4 workers reached the driver, from one; {WAITED}. Look for executors..."),
+        (connections.connections_check, [Report(ONE), Report(TWO)], "ok all 2 connections between 2 hosts"),
+        (connections.connections_check, [Report(ONE), Report(ONE)], "ok all workers are on one host"),
+        (
+            connections.connections_check,
             [Report(ONE, SILENT), Report(TWO), Report(LOST)],
             "FAIL one (10.0.0.1, eth0) cannot connect to two (10.0.0.2, eth0): no answer within 5 s. Open all ports...",
         ),
-        (connections_check, [Report(ONE), Report(LOST)], "skip ..."),
-        (link_check, MEASURED, f"ok {SLOWEST}; sparkdl plan --bandwidth 93.7 --latency 0.0001"),
-        (link_check, [Report(ONE), Report(ONE)], "ok all workers are on one host"),
+        (connections.connections_check, [Report(ONE), Report(LOST)], "skip ..."),
+        (connections.link_check, MEASURED, f"ok {SLOWEST}; sparkdl plan --bandwidth 93.7 --latency 0.0001"),
+        (connections.link_check, [Report(ONE), Report(ONE)], "ok all workers are on one host"),
         (
-            link_check,
+            connections.link_check,
             [Report(ONE, {}, STALLED), Report(TWO)],
             "FAIL one (10.0.0.1, eth0) to two (10.0.0.2, eth0): no data within 5 s. The hosts connect, but...",
         ),
-        (link_check, [Report(ONE, SILENT), Report(TWO)], "skip ..."),
-        (link_check, [Report(LOST), Report(TWO)], "skip ..."),
+        (connections.link_check, [Report(ONE, SILENT), Report(TWO)], "skip ..."),
+        (connections.link_check, [Report(LOST), Report(TWO)], "skip ..."),
     ],
 )
 def test_judgement_names_hosts_and_the_remedy(check, given, text):

@@ -8,17 +8,8 @@ from functools import partial
 
 import pytest
 
-from sparkdl.cli.doctor import examination
+from sparkdl.cli.doctor import checks, examination
 from sparkdl.cli.doctor.check_result import CheckResult, check_result, listed
-from sparkdl.cli.doctor.checks import (
-    channel_check,
-    disk_check,
-    executors_check,
-    gloo_check,
-    missing_modules,
-    run_directory_check,
-    versions_check,
-)
 from sparkdl.cli.doctor.examination import examine, probe_result, version_of
 from sparkdl.cli.doctor.job import cause, collect_each
 from sparkdl.cli.doctor.probes import ChannelProbe, disks
@@ -50,7 +41,7 @@ def test_examination_of_this_process():
     assert found["versions"]["Python"] == (f"{sys.version_info.major}.{sys.version_info.minor}", "")
     assert set(found["versions"]) == {"Python", "sparkdl", "torch", "pyspark", "pyarrow", "numpy"}
     assert found["probes"] == {"sum": (3, ""), "refused": (None, "no")}
-    assert versions_check([found], found["versions"]).status == "ok"
+    assert checks.versions_check([found], found["versions"]).status == "ok"
 
 
 def test_broken_module_is_a_result(monkeypatch, tmp_path):
@@ -73,41 +64,42 @@ def test_examination_needs_only_python():
 
 def test_tasks_ran_on_all_executors():
     reports = [report(executor="a"), report(executor="a"), report("two", executor="a")]
-    says(executors_check(reports, [], 2), "ok Python tasks ran on 2 executors: one, two")
-    assert "on 2 executors: one, two, but 3 are registered. Read the logs" in executors_check(reports, [], 3).text
+    says(checks.executors_check(reports, [], 2), "ok Python tasks ran on 2 executors: one, two")
+    check = checks.executors_check(reports, [], 3)
+    assert "on 2 executors: one, two, but 3 are registered. Read the logs" in check.text
     errors = ["10.0.0.3: Python 3.10, on the driver 3.11."] * 2
-    says(executors_check(reports, errors, 2), "FAIL 10.0.0.3: Python 3.10, on the driver 3.11. Read the logs...")
+    says(checks.executors_check(reports, errors, 2), "FAIL 10.0.0.3: Python 3.10, on the driver 3.11. Read the logs...")
 
 
 def test_versions_differ_by_release_and_not_by_build():
-    check = versions_check([report(versions={"torch": ("2.13.0+cu130", "")})], VERSIONS)
+    check = checks.versions_check([report(versions={"torch": ("2.13.0+cu130", "")})], VERSIONS)
     says(check, "ok Python 3.11, torch 2.13.0+cpu, numpy 2.3.0 on driver and executors")
     absent = {"torch": (None, "ImportError: libtorch"), "numpy": ("1.26.0", "")}
-    check = versions_check([report(), report("two", versions=absent), report("two", versions=absent)], VERSIONS)
+    check = checks.versions_check([report(), report("two", versions=absent), report("two", versions=absent)], VERSIONS)
     says(check, "FAIL two has no torch (ImportError: libtorch), numpy 1.26.0, on the driver 2.3.0. Install...")
-    assert missing_modules([report(), report("two", versions=absent)]) == ["torch"]
+    assert checks.missing_modules([report(), report("two", versions=absent)]) == ["torch"]
 
 
 def test_gloo():
-    assert gloo_check([report(gloo=(True, ""))]).status == "ok"
-    check = gloo_check([report(gloo=(False, "")), report("two", gloo=(None, "ImportError: torch"))])
+    assert checks.gloo_check([report(gloo=(True, ""))]).status == "ok"
+    check = checks.gloo_check([report(gloo=(False, "")), report("two", gloo=(None, "ImportError: torch"))])
     says(check, "FAIL one: torch 2.13.0+cpu has no gloo; two: ImportError: torch. Install a torch build...")
 
 
 def test_disk():
     reports = [report(disk=([("/a", 5_000_000_000, "")], "")), report("two", disk=([("/b", 2_000_000_000, "")], ""))]
     least = "the least free space is 2.0 GB in two:/b"
-    says(disk_check(reports, 1.0), f"ok 2 executors can write local files; {least}")
-    says(disk_check(reports, 3.0), "FAIL two:/b has 2.0 GB free: expected at least 3 GB. Free space...")
-    unwritable = disk_check([report(disk=([("/a", 5_000_000_000, "Read-only file system")], ""))], 1.0)
+    says(checks.disk_check(reports, 1.0), f"ok 2 executors can write local files; {least}")
+    says(checks.disk_check(reports, 3.0), "FAIL two:/b has 2.0 GB free: expected at least 3 GB. Free space...")
+    unwritable = checks.disk_check([report(disk=([("/a", 5_000_000_000, "Read-only file system")], ""))], 1.0)
     says(unwritable, "FAIL one:/a has 5.0 GB free: Read-only file system. Free space...")
-    says(disk_check([report(disk=(None, "ImportError: sparkdl"))], 1.0), "FAIL one: ImportError: sparkdl....")
+    says(checks.disk_check([report(disk=(None, "ImportError: sparkdl"))], 1.0), "FAIL one: ImportError: sparkdl....")
 
 
 def test_run_directory():
     seen = {"run directory": (True, "")}
-    assert run_directory_check([report(**seen)]).status == "ok"
-    check = run_directory_check([report(**seen), report("two", **{"run directory": (False, "")})])
+    assert checks.run_directory_check([report(**seen)]).status == "ok"
+    check = checks.run_directory_check([report(**seen), report("two", **{"run directory": (False, "")})])
     says(check, "FAIL two does not see what the driver wrote there. Set runDir to a directory that all...")
 
 
@@ -126,11 +118,11 @@ def test_disks_of_executor(monkeypatch, tmp_path):
 def test_channel_of_driver():
     with Channel(lambda event: None) as channel:
         probe, port = ChannelProbe(channel.endpoint), channel.endpoint.port
-        check = channel_check([report(channel=(probe(), ""))], channel.endpoint, "")
+        check = checks.channel_check([report(channel=(probe(), ""))], channel.endpoint, "")
     says(check, f"ok 1 executor can connect to the driver at 127.0.0.1 port {port}")
-    check = channel_check([report(channel=(probe(), ""))], channel.endpoint, "")
+    check = checks.channel_check([report(channel=(probe(), ""))], channel.endpoint, "")
     says(check, f"FAIL one cannot connect to the driver, 127.0.0.1 port {port}: [Errno...")
-    assert channel_check([], None, "no such address.").status == "FAIL"
+    assert checks.channel_check([], None, "no such address.").status == "FAIL"
 
 
 def test_line_has_status_name_and_text():

@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.resampling.bootstrap import (
-    AllRows,
-    Bootstrap,
-    LeaveFoldOut,
-    fold_column,
-    member_seed,
-    uniform,
-    uniform_column,
-)
+from sparkdl.ensembles.resampling import bootstrap
+from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, LeaveFoldOut, member_seed, uniform
 from sparkdl.errors import InvalidInput
 
 IDS = np.array([0, 1, 2, 7, -1, -(2**62), 2**62, 2**63 - 1, -(2**63), 8589934592, *range(100, 400)], np.int64)
@@ -41,8 +34,8 @@ def test_spark_draws_equal_numpy(spark):
     frame = spark.createDataFrame([(value,) for value in IDS.tolist()], "id bigint").repartition(3)
     wanted = [draw.column(F.col("id")).alias(f"draw{number}") for number, draw in enumerate(DRAWS)]
     wanted += [draw.out_of_bag(F.col("id")).alias(f"absent{number}") for number, draw in enumerate(DRAWS)]
-    chances = [uniform_column(F.col("id"), seed).alias(f"chance{seed}") for seed in SEEDS]
-    folds = fold_column(F.col("id"), 5, 11).alias("fold")
+    chances = [bootstrap.uniform_column(F.col("id"), seed).alias(f"chance{seed}") for seed in SEEDS]
+    folds = bootstrap.fold_column(F.col("id"), 5, 11).alias("fold")
     found = frame.select("id", folds, *wanted, *chances).toPandas().set_index("id").loc[IDS]
     for number, draw in enumerate(DRAWS):
         np.testing.assert_array_equal(found[f"draw{number}"], draw.counts(IDS), str(draw))
