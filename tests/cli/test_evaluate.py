@@ -20,21 +20,17 @@ ROWS = 400
 
 
 @pytest.fixture(scope="module")
-def arrays():
+def rows(spark, tmp_path_factory):
     random = np.random.default_rng(1)
     x = random.normal(size=(ROWS, 3))
     scores = nets.scores()(torch.from_numpy(x).float()).detach().numpy()
     noisy = random.random(ROWS) < 0.3
-    return {
+    arrays = {
         "features": x,
         "three": np.where(noisy, random.integers(0, 3, ROWS), scores.argmax(1)),
         "two": (x.sum(1) + random.normal(size=ROWS) > 0).astype(float),
         "value": np.sin(x).sum(1),
     }
-
-
-@pytest.fixture(scope="module")
-def rows(spark, arrays, tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("rows") / "rows")
     frame(arrays).write.parquet(folder)
     return folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,14 +18,6 @@ from pyspark.sql import functions as F
 from sparkdl import Bagging, BestOf, Boosting, InvalidInput, SparkdlError, Stacking, TorchClassifier
 from sparkdl.ensembles import params
 from tests.sessions import frame
-
-
-@pytest.fixture
-def looks(monkeypatch):
-    """The fingerprints that a fit computes."""
-    looks, real = [], params.fingerprint
-    monkeypatch.setattr(params, "fingerprint", lambda rows: looks.append(rows) or real(rows))
-    return looks
 
 
 @pytest.fixture
@@ -66,7 +59,9 @@ def with_base(ensemble):
     ],
 )
 @pytest.mark.parametrize("fails", [False, True])
-def test_rows_are_persisted_while_members_depend_on_their_numbers(given, tmp_path, looks, case, fails):
+def test_rows_are_persisted_while_members_depend_on_their_numbers(given, tmp_path, monkeypatch, case, fails):
+    looks = Mock(wraps=params.fingerprint)
+    monkeypatch.setattr(params, "fingerprint", looks)
     ensemble, level, persisted = case
     if level != NONE:
         given.persist(level)
@@ -83,7 +78,7 @@ def test_rows_are_persisted_while_members_depend_on_their_numbers(given, tmp_pat
     judged = isinstance(ensemble, Stacking) or (ensemble.hasParam("oobScore") and ensemble.getOobScore())
     numbered = ensemble.getIdCol() is None and (stored or judged)
     # One look for the stored members, and another at the end if Spark numbers the rows.
-    assert len(looks) == (stored or numbered) + (numbered and not fails)
+    assert looks.call_count == (stored or numbered) + (numbered and not fails)
 
 
 JUDGED = "members may have been evaluated on their training rows. Set idCol"

@@ -108,19 +108,15 @@ def test_features_of_a_pytorch_base_are_masked(people, tmp_path):
     assert chances(TorchModel.load(str(tmp_path / "model")), first) == chances(model, first)
 
 
-@pytest.fixture
-def shaped(spark):
-    arrays = F.array(F.lit(1.0), F.lit(2.0)).alias("array")
-    image = F.array(F.array(F.lit(1.0)), F.array(F.lit(2.0)), F.array(F.lit(3.0))).alias("image")
-    return spark.range(3).select(F.col("id").cast("int"), F.lit(0.5).cast("float").alias("number"), arrays, image)
-
-
 def flat(inputs, target):
     """A collate function that makes one input of two."""
     return (inputs[0].flatten(1),), target
 
 
-def test_shapes_of_inputs(shaped):
+def test_shapes_of_inputs(spark):
+    arrays = F.array(F.lit(1.0), F.lit(2.0)).alias("array")
+    image = F.array(F.array(F.lit(1.0)), F.array(F.lit(2.0)), F.array(F.lit(3.0))).alias("image")
+    shaped = spark.range(3).select(F.col("id").cast("int"), F.lit(0.5).cast("float").alias("number"), arrays, image)
     base = TorchClassifier(inputCols=["number", "image", "id"])
     assert input_shapes(base, shaped) == [([], "float32"), ([3, 1], "float32"), ([], "int64")]
     wide = base.copy().setPrecision("fp64").setColumnSpecs([InputColumn("image", shape=(1, 3))])

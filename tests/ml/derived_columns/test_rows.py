@@ -38,9 +38,8 @@ def marked(frame, *fractions, **values):
     return frame, frame.columns[-len(fractions) :]
 
 
-@pytest.fixture(scope="module")
-def mixed(spark):
-    """Rows of every type that a fit reads, each twice."""
+def test_side_of_a_row_depends_on_its_values_alone(spark):
+    """Rows have every type that a fit reads, and each is there twice."""
     numbers = spark.range(COUNT).select(
         "id",
         F.array(F.rand(1), F.rand(2)).alias("numbers"),
@@ -49,10 +48,7 @@ def mixed(spark):
         (F.col("id") % 3).alias("label"),
     )
     made = numbers.withColumn("vector", array_to_vector("numbers"))
-    return made.union(made).cache()
-
-
-def test_side_of_a_row_depends_on_its_values_alone(mixed):
+    mixed = made.union(made).cache()
     frame, names = marked(mixed, 0.1, 0.3)
     assert names == ["sparkdl validation", "sparkdl validation'"]  # beside a column of this name
     by_values = dict.fromkeys(range(COUNT))

@@ -21,23 +21,19 @@ BITS = ["one", "two", "four", "eight"]
 MULTI = {"multiLabel": True, "labelCol": "y", "inputCols": ["x"]}
 
 
-@pytest.fixture(scope="module")
-def digits(spark):
-    """Images, the four bits of their digits as columns and as an array, and whether a row is held out."""
-    images, numbers = load_digits(return_X_y=True)
-    bits = (numbers[:, None] >> np.arange(4)) & 1
-    held_out = np.random.default_rng(0).random(len(numbers)) < 0.25
-    columns = dict(zip(BITS, bits.T, strict=True))
-    return frame({"features": images / 16, "bits": bits, "held_out": held_out, **columns}).cache()
-
-
 def columns(rows, *names):
     values = [np.array([list(row[name]) for row in rows]) for name in names]
     return values if len(values) > 1 else values[0]
 
 
 @pytest.mark.slow
-def test_bits_of_digits(spark, digits, tmp_path):
+def test_bits_of_digits(spark, tmp_path):
+    """The labels are four columns in training, and columns or an array in the evaluation."""
+    images, numbers = load_digits(return_X_y=True)
+    bits = (numbers[:, None] >> np.arange(4)) & 1
+    held_out = np.random.default_rng(0).random(len(numbers)) < 0.25
+    separate = dict(zip(BITS, bits.T, strict=True))
+    digits = frame({"features": images / 16, "bits": bits, "held_out": held_out, **separate}).cache()
     network = partial(nets.mlp, 64, 64, outputs=4)
     settings = {"learningRate": 0.01, "batchSize": 64, "epochs": 2, "numWorkers": 2}
     estimator = TorchClassifier(model=network, labelCol=BITS, multiLabel=True, **settings)

@@ -89,30 +89,23 @@ def stages():
 KEEP = {"handleInvalid": "keep"}
 
 
-@pytest.fixture(scope="module")
-def transformed(spark, tmp_path_factory):
-    """The folder of a fitted pipeline, Spark's rows after it, and the columns before it."""
-    path = str(tmp_path_factory.mktemp("saved") / "pipeline")
-    extra = [(*row, None if row[7] is None else float(row[7]), float(row[4] or 0)) for row in [*ROWS, UNSEEN]]
-    table = [(at, *row, vector) for at, (row, vector) in enumerate(zip(extra, [*VECTORS, VECTORS[0]], strict=True))]
-    schema = _parse_datatype_string(f"id int, {SCHEMA}, bi double, i2 double").add("n", VectorUDT())
-    rows = spark.createDataFrame(table, schema).coalesce(1).cache()
-    inner = stages()
-    model = Pipeline(stages=[*inner[:5], Pipeline(stages=inner[5:])]).fit(rows.where("id < 6").na.fill(0.0, ["bi"]))
-    model.write().overwrite().save(path)
-    return path, model.transform(rows).orderBy("id").collect(), rows.columns
-
-
 def column(values, kind=None):
     """A column of Spark's values, whose NaN is no null."""
     return Column.of(pa.array([value.toArray() if hasattr(value, "toArray") else value for value in values], kind))
 
 
-def test_columns_equal_spark_s(transformed):
-    path, rows, inputs = transformed
+def test_columns_equal_spark_s(spark, tmp_path):
+    extra = [(*row, None if row[7] is None else float(row[7]), float(row[4] or 0)) for row in [*ROWS, UNSEEN]]
+    table = [(at, *row, vector) for at, (row, vector) in enumerate(zip(extra, [*VECTORS, VECTORS[0]], strict=True))]
+    schema = _parse_datatype_string(f"id int, {SCHEMA}, bi double, i2 double").add("n", VectorUDT())
+    frame = spark.createDataFrame(table, schema).coalesce(1).cache()
+    inner = stages()
+    model = Pipeline(stages=[*inner[:5], Pipeline(stages=inner[5:])]).fit(frame.where("id < 6").na.fill(0.0, ["bi"]))
+    model.write().overwrite().save(str(tmp_path / "pipeline"))
+    rows, inputs = model.transform(frame).orderBy("id").collect(), frame.columns
     kinds = {"f": pa.float32(), "i": pa.int32()}
     given = {name: column([row[name] for row in rows], kinds.get(name)) for name in inputs}
-    pipeline = reader.read_pipeline(path, {})
+    pipeline = reader.read_pipeline(str(tmp_path / "pipeline"), {})
     made = pipeline.transform(given)
     outputs = [name for stage in pipeline.stages for name in stage.outputs]
     assert len(outputs) == len({*outputs}) == len(rows[0]) - len(inputs)
