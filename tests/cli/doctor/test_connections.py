@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -33,10 +34,7 @@ def test_one_worker_per_host_connects_to_all_others(places):
 
 
 def test_lost_packets_are_a_timeout(monkeypatch):
-    def lose(address, timeout):
-        raise TimeoutError("timed out")
-
-    monkeypatch.setattr("socket.create_connection", lose)
+    monkeypatch.setattr("socket.create_connection", Mock(side_effect=TimeoutError("timed out")))
     assert connect([ONE, TWO], 0, 5.0) == {1: "no answer within 5 s"}
 
 

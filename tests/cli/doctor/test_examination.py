@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,10 +24,6 @@ VERSIONS = {"Python": ("3.11", ""), "torch": ("2.13.0+cpu", ""), "numpy": ("2.3.
 
 def report(host="one", *, executor="", versions=(), **probes):
     return {"host": host, "executor": executor, "versions": VERSIONS | dict(versions), "probes": probes}
-
-
-def full(**_):
-    raise OSError(28, "No space left")
 
 
 def refuse():
@@ -111,7 +108,7 @@ def test_disks_of_executor(monkeypatch, tmp_path):
     ((folder, free, error),) = disks()
     assert (folder, error) == (str(tmp_path), "")
     assert free > 0
-    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    monkeypatch.setattr("tempfile.TemporaryFile", Mock(side_effect=OSError(28, "No space left")))
     assert disks()[0][2] == "No space left"
 
 
