@@ -92,9 +92,11 @@ class Shard:
 
 
 class Visitor(Protocol):
-    """Learns something of a shard's stored rows; ``names`` are the columns that it reads."""
+    """Learns something of a shard's stored rows."""
 
-    names: Sequence[str]
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns that it reads."""
 
     def visit(self, first: int, rows: Mapping[str, Input]) -> None:
         """Read the columns of consecutive stored rows, of which ``first`` is the number of the first."""

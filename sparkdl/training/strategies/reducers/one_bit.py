@@ -61,7 +61,8 @@ class OneBit(CheckedFields):
     def open(self, buckets: Sequence[Bucket], group: Group) -> TwoPhaseReduction:
         """Open the reducer."""
         check_real(self, buckets)
-        return TwoPhaseReduction(self, buckets, group, _Striped, group, self.warmup)
+        phases = [_Striped(bucket, group, self.warmup) for bucket in buckets]
+        return TwoPhaseReduction(self, buckets, group, _Striped, phases)
 
     def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
         """After the warm-up: messages to the owners and from them, and the uncompressed gradients."""

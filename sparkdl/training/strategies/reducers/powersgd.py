@@ -62,7 +62,9 @@ class PowerSGD(CheckedFields):
     def open(self, buckets: Sequence[Bucket], group: Group) -> TwoPhaseReduction:
         """Open the reducer."""
         check_real(self, buckets)
-        return TwoPhaseReduction(self, buckets, group, _LowRank, self, torch.Generator().manual_seed(self.seed))
+        generator = torch.Generator().manual_seed(self.seed)
+        phases = [_LowRank(bucket, self, generator) for bucket in buckets]
+        return TwoPhaseReduction(self, buckets, group, _LowRank, phases)
 
     def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
         """After the warm-up: ring all-reduces of all P with the uncompressed gradients, and of all Q."""

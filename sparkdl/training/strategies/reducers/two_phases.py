@@ -55,13 +55,18 @@ class TwoPhases(ABC):
 
 
 class TwoPhaseReduction(Reduction):
-    """Sums each bucket by its ``TwoPhases``; ``kind`` is their class."""
+    """Sums each bucket by its ``TwoPhases``, in the order of the buckets; ``kind`` is their class."""
 
     def __init__(
-        self, reducer: Reducer, buckets: Sequence[Bucket], group: Group, kind: type[TwoPhases], *arguments: Any
+        self,
+        reducer: Reducer,
+        buckets: Sequence[Bucket],
+        group: Group,
+        kind: type[TwoPhases],
+        phases: Sequence[TwoPhases],
     ) -> None:
         self._reducer, self._group, self._kind = reducer, group, kind
-        self._phases = {bucket.index: kind(bucket, *arguments) for bucket in buckets}
+        self._phases = {bucket.index: one for bucket, one in zip(buckets, phases, strict=True)}
         self._started: deque[TwoExchanges] = deque()
         # Of each bucket, by whether the step compresses.
         self._bytes = {
