@@ -33,19 +33,21 @@ from sparkdl.training.strategies.allreduce import AllReduce
 
 # sparkdl makes the objects of these classes itself, from checked values or from measurements.
 OWN = """
-    AllRows AllowedTypes Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer BroadcastScorer
-    Bucket Bucketizer Capacity Cell ChannelProbe Chart Check Checkpoint Choice ChunkHeader ClassifierMetrics Clients
-    Clocks Column Combining Command Compatibility Connected ConnectionTask Cost DataSummary DerivedColumns Describer
-    DeviceCache Digest DriverExchange EachTask Endpoint ErrorContext Event Exact Expansion Failure FeatureHasher
-    FeaturePipeline FeatureStage Fingerprint Finished FitSpec Fitted Folder Gpus ImputerModel IndexToString InspectShard
-    LayerOutput Ledger LevelOne LinkSpeed Local LocalState LossMetrics Manifest MapTask MaskedFactory Member member.Plan
-    MemberResult MemberStore MemberWork MinMaxScalerModel Models MultilabelMetrics Name Normalizer OnStream OneExchange
-    OneHotEncoderModel OutputColumns Outputs PackTask PackedData PickledTask PipelineRun Place Point Predictor Problem
-    Program Ragged ReadRows Reader ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer
-    Rule Run RunData RunName Samme Saved SavedFolder SavedStage Scorer Search ServedModel Shard ShardedData
-    SharedDirectory SqlCombiner StandardScalerModel Start StepChunk StringIndexerModel Table Target TaskResult
-    TorchStage Trained TrainedModule TrainingSummary Transforms Trust Unit Validation VectorAssembler Verified
-    VmapFactory WarmStart WeightsByClass WorkerAddress WorkerResult WorkerTask
+    AllowedTypes AllRows Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer BroadcastScorer
+    Bucket Bucketizer Capacity ChannelProbe Chart Checkpoint CheckpointName CheckResult ChunkHeader ClassifierMetrics
+    Clocks Column Combining Command Compatibility ConnectionReport ConnectionTask Cost DataSummary DerivedColumns
+    Describer DeviceCache DeviceChoice Digest DriverExchange Endpoint ErrorContext Event Exact Failure FeatureHasher
+    FeaturePipeline FeatureStage Fingerprint FinishedReduce FitResult FitSpec FittedMembers Folder Gpus ImputerModel
+    IndependentTask IndexToString InitialPrediction InspectShard LayerOutput Ledger LineSearch LinkSpeed LocalState
+    LocalTraining LossMetrics Manifest MapTask MaskedFactory Member member.Plan MemberResult MemberStore MemberWork
+    MetaFeatureAssembler MinMaxScalerModel MLflowDestination MultilabelMetrics Normalizer OneExchange OneHotEncoderModel
+    OutputColumns Outputs PackedData PackTask PickledTask PipelineRun Predictor Program Ragged Reader ReadRows
+    ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer Rule Run RunData RunName Samme
+    SavedFolder SavedInstance SavedStage SaveStatus Scorer SearchPoint ServedModel Shard ShardClients ShardedData
+    ShardProblem SharedDirectory SqlCombiner StandardScalerModel StepChunk StringIndexerModel Table TableCell TaggedJobs
+    Target TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary Transforms Trust
+    Validation VectorAssembler VerifiedColumns VmapFactory WarmStart WeightsByClass WorkerAddress WorkerResult
+    WorkerTask
 """
 SAMPLES: dict[str, Any] = {"evaluator": Evaluator.__new__(RegressionEvaluator), "traffic": Traffic(), "data": Data("x")}
 SAMPLES |= {"model": partial(nn.Linear, 1, 1), "loss": nn.MSELoss(), "unit": "steps", "size": "sqrt", "path": "x"}

@@ -129,6 +129,9 @@ class Folder:
     start: int | tuple[int | None, ...] | None = None
     stop: int | None = None
 
+    def epoch(self) -> int:
+        return 0
+
     def load(self, world: World, shards: list[str]) -> dict[str, Any] | None:
         start = self.start[world.rank] if isinstance(self.start, tuple) else self.start
         return None if start is None else unpack_state(self.file(start, world.rank).read_bytes())

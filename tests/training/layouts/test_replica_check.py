@@ -175,7 +175,7 @@ def mixed(run):
 
 class FromWeights(LocalSGDSync):
     def start_epoch(self):
-        assert all(map(torch.equal, self._start, self._replica.parameters))
+        assert all(map(torch.equal, self._start, self.replica.parameters))
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,7 @@ def test_state_within_step_raises():
 )
 def test_state_of_another_replica_raises_with_differences(options, message):
     replica, other = place(), place(**options)
+    other.schedule(4, 1)
     before = {name: tensor.clone() for name, tensor in other.module.state_dict().items()}
     with pytest.raises(InvalidInput, match=message):
         other.load_state_dict(replica.state_dict())
