@@ -167,7 +167,7 @@ class ConsensusADMM(CheckedFields):
     def apply(self, state: State, update: Update) -> State:
         """Compute the consensus, the residuals, the next ``rho`` and the next center."""
         if state["mass"] is None:
-            return {**state, "denominator": positive(update["denominator"]), "shards": round(float(update["shards"]))}
+            return {**state, "mass": positive(update["denominator"]), "shards": round(float(update["shards"]))}
         shards, names, c = state["shards"], state["names"], state["center"]
         consensus = self._prox(state, c + update["drawn"] / shards)
         residuals = self._residuals(update, consensus, (consensus - c).double(), state["rho"] / shards, shards)

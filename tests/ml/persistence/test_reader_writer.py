@@ -186,7 +186,7 @@ def test_functions_need_their_module(spark, tmp_path):
     line(partial(plus, 3)).save(path)
     estimator.save(f"{path}s")
     Pipeline(stages=[estimator]).save(f"{path}es")
-    assert modules_of(Bagging(base=Pipeline(stages=[estimator]))) == ["tests.serving.format.test_factory", __name__]
+    assert modules_of(Bagging(base=Pipeline(stages=[estimator]))) == [__name__, "tests.serving.format.test_factory"]
     with conf(spark, "spark.sparkdl.modules", "other"):
         for load, name in ((TorchModel.load, path), (TorchRegressor.load, f"{path}s"), (Pipeline.load, f"{path}es")):
             with pytest.raises(InvalidInput, match=rf"add modules=\['other', '{__name__}'\].* to 'other,{__name__}'"):
