@@ -193,7 +193,7 @@ def test_functions_need_their_module(spark, tmp_path):
                 load(name)
         for reader in (TorchModel.read().trust(), TorchModel.read().trust(False, [__name__])):
             assert reader.load(path)._trained.factory.func is plus
-        assert TorchRegressor.load(f"{path}s", modules=["tests.ml"]).getModel() is plus
+        assert TorchRegressor.load(f"{path}s", modules=["tests"]).getModel() is plus
     with conf(spark, "spark.sparkdl.modules", f" {__name__} , tests.serving.format.test_factory"):
         assert Pipeline.load(f"{path}es").getStages()[0].getLoss() is by_row
 
