@@ -17,7 +17,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.batching import DeviceCache
 from sparkdl.data.shard import Shard
 from sparkdl.training.layouts.arithmetic import autocast
-from sparkdl.training.loop import Training, train
+from sparkdl.training.loop import Training
 
 sgd = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
 _COPIES = 64  # of one batch, for the bound of the copy
@@ -56,7 +56,7 @@ class Epochs:
         mode = "never" if self.copied or world.device.type == "cpu" else "always"
         objective = Objective(self.model, self.loss, sgd, precision=self.precision)
         training = Training(objective, self.batch, epochs=2, measured=False, cache_on_device=mode)
-        return float(train(World(device=world.device), shard, training).history[-1]["rows_per_second"])
+        return float(training(World(device=world.device), shard).history[-1]["rows_per_second"])
 
     def _bare(self, world: World, shard: Shard) -> Side:
         device = world.device

@@ -36,7 +36,7 @@ class Training(TrainingSpec):
     """A training run that a cluster calls on every worker, with the settings of ``TrainingSpec``."""
 
     def __call__(self, world: World, shard: Shard | None) -> TrainingResult:
-        """Run ``train`` on one worker."""
+        """Run ``train`` on one worker, with the random numbers of ``seed``; afterwards the earlier ones go on."""
         if shard is None:
             raise InvalidInput("there is no data to train on.")
         with _seeded(self.seed, world), tf32(enabled=self.objective.tf32, device=world.device):

@@ -27,7 +27,7 @@ from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.rounds.local_solvers import LocalSGDSolver
 from sparkdl.rounds.loop import Rounds
 from sparkdl.rounds.prox import L1
-from sparkdl.training.loop import Training, train
+from sparkdl.training.loop import Training
 from sparkdl.training.objective.objective import Objective
 
 pytestmark = [
@@ -111,7 +111,7 @@ class Members(OnDevice):
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         objective = replace(CONVEX, model=nn.Linear(20, 4, dtype=torch.float64))
         objective.model.load_state_dict({"weight": torch.full((4, 20), 0.1 * state), "bias": torch.zeros(4)})
-        trained = train(World(device=self.device), shard, Training(objective, 60, 3, seed=state))
+        trained = Training(objective, 60, 3, seed=state)(World(device=self.device), shard)
         return {}, [row["valid_loss"] for row in trained.history]
 
 

@@ -16,7 +16,7 @@ from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.resampling.bootstrap import Draw
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.telemetry.emit import record
-from sparkdl.training.loop import Training, train
+from sparkdl.training.loop import Training
 
 POLL_SECONDS = 1.0
 """Seconds between two attempts to store a member."""
@@ -59,7 +59,7 @@ class MemberWork:
         start = time.monotonic()
         shard = drawn(shard, self.draws[index])
         shard = replace(shard, index=0, count=1, shard_rows=(shard.rows,))
-        trained = train(World(device=self.device), shard, self.trainings[index])
+        trained = self.trainings[index](World(device=self.device), shard)
         state = {
             "weights": torch.frombuffer(bytearray(trained.weights), dtype=torch.uint8),
             "history": trained.history,
