@@ -12,7 +12,7 @@ from torch import nn
 from sparkdl import Columns, InputColumn, TorchClassifier
 from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.cluster.tasks import mapped
-from sparkdl.ensembles.members import fit, task_work
+from sparkdl.ensembles.members import fit
 from sparkdl.ensembles.members.member import FittedMembers, Member, Plan
 from sparkdl.ensembles.members.task_work import MemberWork
 from sparkdl.ensembles.resampling.bootstrap import AllRows
@@ -21,20 +21,17 @@ from sparkdl.io.pickling import ship
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y", "int64"), row_id=InputColumn("id", "int64"))
 
 
-def test_a_member_trains_on_the_device_of_its_task(monkeypatch):
-    worlds = []
+def world_of(world: Any, shard: Any) -> Any:
+    return SimpleNamespace(weights=b"-", history=[], report={"world": (world.size, world.device)})
 
-    def train(world: Any, *_: Any) -> Any:
-        worlds.append(world)
-        return SimpleNamespace(weights=b"-", history=[], report={})
 
-    monkeypatch.setattr(task_work, "train", train)
+def test_a_member_trains_on_the_device_of_its_task():
     rows = {"x": [[0.0], [1.0]], "y": [0, 1], "id": [0, 1]}
     [shard] = ShardedData(rows, COLUMNS, 1).shards()
-    training: Any = None
+    training: Any = world_of
     work, device = MemberWork({0: training}, {0: AllRows()}, None), torch.device("meta")
-    assert mapped(ship(work), 0, shard, choose_device=lambda: device).trouble is None
-    assert [(world.size, world.device) for world in worlds] == [(1, device)]
+    result = mapped(ship(work), 0, shard, choose_device=lambda: device)
+    assert result.note["state"]["report"] == {"world": (1, device)}
 
 
 def test_members_of_one_job_have_equal_tasks(monkeypatch):
