@@ -111,6 +111,7 @@ def test_logistic_regression(tmp_path, algorithm, accuracy, most, shards):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_parallel_sgd_of_four_shards_is_as_good_as_one_on_adult():
     """Averaged after every epoch; and once, as in Zinkevich et al."""
     (x, y), (test, labels) = (adult()[name] for name in ("train", "test"))
