@@ -66,7 +66,7 @@ class FingerprintScan:
 
     def result(self) -> Fingerprint:
         """The fingerprint, once all rows are read."""
-        shard, hashes = self._shard, _mix(self._hashes)
+        shard, hashes = self._shard, _mix(self._hashes.copy())  # mixed in place
         content = int(hashes.sum(dtype=np.uint64))
         ordered = hashes if shard.order is None else hashes[shard.order.numpy()]
         ordered = ordered + np.arange(1, shard.rows + 1, dtype=np.uint64) * _GOLDEN

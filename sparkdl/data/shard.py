@@ -99,7 +99,7 @@ class Visitor(Protocol):
         """The columns that it reads."""
 
     def visit(self, first: int, rows: Mapping[str, Input]) -> None:
-        """Read the columns of consecutive stored rows, of which ``first`` is the number of the first."""
+        """Read the columns of consecutive stored rows; ``first`` is the number of the first of these rows."""
 
 
 def scan(shard: Shard, *visitors: Visitor) -> None:

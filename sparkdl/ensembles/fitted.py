@@ -106,7 +106,7 @@ class FittedEnsemble(LabelParams, Saveable, Model):
 
 
 def by_folder(held: Mapping[str, Any]) -> dict[str, Params]:
-    """Parts of a saved instance: a single one has the folder's name, those of a list are numbered in the folder."""
+    """The models by their path: a single model has the folder's name, and a list of models is numbered inside it."""
     parts = [numbered(name, value) if isinstance(value, list) else {name: value} for name, value in held.items()]
     return {path: part for each in parts for path, part in each.items()}
 

@@ -82,8 +82,10 @@ def inspect_shards(jobs: TaskRunner, work: InspectShard) -> DataSummary:
     _, notes = jobs.run(work, {})
     training, validation = (tuple(note["rows"][kind] for note in notes) for kind in (0, 1))
     columns: Columns = notes[0]["columns"]
-    trained, *held_out = (sum(terms) for terms in zip(*(note["denominator"] for note in notes), strict=True))
-    check_split(sum(training), None if columns.validation is None else sum(validation), trained, sum(held_out))
+    training_sum, *validation_sum = (sum(terms) for terms in zip(*(note["denominator"] for note in notes), strict=True))
+    check_split(
+        sum(training), None if columns.validation is None else sum(validation), training_sum, sum(validation_sum)
+    )
     inputs, output = ([note[name] for note in notes if note[name] is not None] for name in ("inputs", "output"))
     if work.classes is not None:
         check_bounds([note["bounds"] for note in notes], work.classes.of_output(next(iter(output), None)))

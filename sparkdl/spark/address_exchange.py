@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sparkdl.errors import PeerLost
@@ -88,7 +88,7 @@ class AddressBook:
         return len(self._lines) == self._size
 
 
-@dataclass(frozen=True)
+@dataclass
 class DriverExchange:
     """The worker's side, an ``AllGather``.
 
@@ -104,7 +104,7 @@ class DriverExchange:
     rank: int
     size: int
     fallback: AllGather
-    missing: list[int] = field(default_factory=list)
+    missing: tuple[int, ...] = ()
 
     def __call__(self, line: str) -> Sequence[str]:
         """All workers' lines, in rank order."""
@@ -136,7 +136,7 @@ class DriverExchange:
             deadline = time.monotonic() + 2 * ANSWER_SECONDS  # a driver that runs answers in half of it
             connection.send([REQUEST + f"{self.rank} {line}".encode()], deadline)
             if (first := connection.receive(deadline=deadline)).startswith(_MISSING):
-                self.missing.extend(map(int, first.removeprefix(_MISSING).split()))
+                self.missing = tuple(map(int, first.removeprefix(_MISSING).split()))
                 return None
             others = [connection.receive(deadline=deadline) for _ in range(self.size - 1)]
             return [frame.decode() for frame in (first, *others)]

@@ -5,7 +5,7 @@
             ...
         record("loss", clock=clock, value=0.25)
 
-``sparkdl.telemetry.recorder`` lists the guarantees of recording, ``sparkdl.net.protocol`` those of the
+``sparkdl.telemetry.recorder`` lists the guarantees of recording. ``sparkdl.net.protocol`` lists the guarantees of the
 connection.
 """
 

@@ -46,7 +46,7 @@ class Training(TrainingSpec):
 
 
 def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
-    """Train one replica together with the other workers of the gang.
+    """Train one replica together with the other workers of the gang; ``Training`` seeds the random numbers before.
 
     Raises InvalidInput if the data do not fit, or a saved state is of another run; PeerLost if a worker was lost.
     """

@@ -36,10 +36,10 @@ OWN = """
     AllowedTypes AllRows Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer BroadcastScorer
     Bucket Bucketizer Capacity ChannelProbe Chart Checkpoint CheckpointName CheckResult ChunkHeader ClassifierMetrics
     Clocks Column Combining Command Compatibility ConnectionReport ConnectionTask Cost DataSummary DerivedColumns
-    Describer DeviceCache DeviceChoice Digest DriverExchange Endpoint ErrorContext Event Exact Failure FeatureHasher
-    FeaturePipeline FeatureStage Fingerprint FinishedReduce FitResult FitSpec FittedMembers Folder Gpus ImputerModel
-    IndependentTask IndexToString InitialPrediction InspectShard LayerOutput Ledger LineSearch LinkSpeed LocalState
-    LocalTraining LossMetrics Manifest MapTask MaskedFactory Member member.Plan MemberResult MemberStore MemberWork
+    Describer DeviceCache DeviceChoice Digest Endpoint ErrorContext Event Exact Failure FeatureHasher FeaturePipeline
+    FeatureStage Fingerprint FinishedReduce FitResult FitSpec FittedMembers Folder Gpus ImputerModel IndependentTask
+    IndexToString InitialPrediction InspectShard LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining
+    LossMetrics Manifest MapTask MaskedFactory Member member.Plan MemberResult MemberStore MemberWork
     MetaFeatureAssembler MinMaxScalerModel MLflowDestination MultilabelMetrics Normalizer OneExchange OneHotEncoderModel
     OutputColumns Outputs PackedData PackTask PickledTask PipelineRun Predictor Program Ragged Reader ReadRows
     ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer Rule Run RunData RunName Samme

@@ -96,6 +96,7 @@ def test_bf16_computes_steps_under_autocast_and_keeps_weights_in_float32():
     columns = Columns((InputColumn("x"),), InputColumn("y"))
     shards = ShardedData({name: data()[name] for name in ("x", "y")}, columns, 2).shards()
     given = replace(objective(), model=partial(Seen, 4, 1))
+    seen.clear()
     half, single = (
         states(ParallelSGD(shard_batch_size=30), shards, 4, replace(given, precision=precision))[-1]
         for precision in ("bf16", "fp32")
@@ -107,10 +108,27 @@ def test_bf16_computes_steps_under_autocast_and_keeps_weights_in_float32():
 
 
 def test_micro_batches_give_the_step_of_the_batch():
-    algorithm = ParallelSGD(rounds=2, epochs=2, shard_batch_size=30)
-    whole, split = (states(algorithm, shards_of(90), 2, objective(micro_batches=count))[-1] for count in (1, 4))
-    assert np.allclose(vector(whole["weights"]), vector(split["weights"]), rtol=0, atol=1e-13)
-    assert split["loss"] == pytest.approx(whole["loss"], rel=1e-12)
+    algorithm, sizes, results = ParallelSGD(rounds=2, epochs=2, shard_batch_size=30), {}, {}
+    for count in (1, 4):
+        counted.clear()
+        given = replace(objective(micro_batches=count), model=partial(Counted, 4, 1))
+        results[count] = states(algorithm, shards_of(90), 2, given)[-1]
+        sizes[count] = max(counted)
+    assert sizes == {1: 30, 4: 8}
+    assert np.allclose(vector(results[1]["weights"]), vector(results[4]["weights"]), rtol=0, atol=1e-13)
+    assert results[4]["loss"] == pytest.approx(results[1]["loss"], rel=1e-12)
+
+
+counted = set[int]()
+
+
+class Counted(nn.Linear):
+    """Notes the rows of its inputs in training mode."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            counted.add(len(x))
+        return super().forward(x)
 
 
 def test_fp16_scales_the_loss_and_clips_gradients_that_are_not_scaled():
@@ -120,11 +138,15 @@ def test_fp16_scales_the_loss_and_clips_gradients_that_are_not_scaled():
     adam = partial(torch.optim.Adam, lr=RATE, eps=1e-12)
     moved = {}
     for precision in ("fp16", "fp32"):
-        given = replace(objective(max_grad_norm=1e-3), loss=tiny, optimizer=adam, precision=precision)
+        given = objective(max_grad_norm=1e-3, tf32=True)
+        given = replace(given, model=partial(Seen, 4, 1), loss=tiny, optimizer=adam, precision=precision)
         torch.manual_seed(0)
         module = given.build()
         before = vector(module.state_dict())
-        LocalTraining(1, 90, 0, (3, 0)).train(given, module, as_only_shard(shard, given.criterion()))
+        seen.clear()
+        with pytest.warns(UserWarning, match="tf32=True is ignored: only GPUs have TF32"):
+            LocalTraining(1, 90, 0, (3, 0)).train(given, module, as_only_shard(shard, given.criterion()))
+        assert seen == {torch.float16 if precision == "fp16" else torch.float32}
         moved[precision] = vector(module.state_dict()) - before
     assert np.allclose(moved["fp16"], moved["fp32"], rtol=0.02)
     assert np.allclose(abs(moved["fp16"]), RATE, rtol=0.01)

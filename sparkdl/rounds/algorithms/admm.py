@@ -130,6 +130,7 @@ class ConsensusADMM(CheckedFields):
     def init(self, objective: Objective, seed: int) -> State:
         """The initial consensus; the first round then computes ``M`` and ``N``."""
         weights, names = start(objective, seed)
+        # Saved rounds of earlier versions have the denominator of all shards as "mass".
         known: State = {"mass": None, "shards": 0, "round": 0, "rho": self.rho, "row": {}, "over": False}
         known |= _restart(flatten(weights, names), math.inf)
         return {"weights": weights, "names": names, "seed": seed, **known}

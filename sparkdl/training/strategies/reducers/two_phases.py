@@ -49,7 +49,7 @@ class TwoPhases(ABC):
         """After the first exchange, start the second; return all pending work."""
 
     def finish(self) -> None:
-        """After the second exchange, write the sum into the bucket; by default, that of the uncompressed gradients."""
+        """After the second exchange, write the sums into the bucket; by default, the uncompressed gradients alone."""
         for exact, total in zip(self.exact, views(self.uncompressed, [one.shape for one in self.exact]), strict=True):
             exact.copy_(total)
 
