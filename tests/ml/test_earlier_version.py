@@ -38,7 +38,7 @@ def test_model_gives_its_scores(rows):
     np.testing.assert_allclose(np.array(alone["rawPrediction"].tolist()), scores, rtol=1e-5, atol=1e-6)
 
 
-def test_estimator_has_its_values_and_pickled_callback():
+def test_estimator_has_its_values_and_pickled_callback(spark):
     estimator = TorchClassifier.load(str(FOLDER / "estimator"), trust=True)
     (average,) = estimator.getCallbacks()
     assert (type(average), average.decay) == (EMA, 0.5)

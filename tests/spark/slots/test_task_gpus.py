@@ -35,7 +35,7 @@ from sparkdl.spark.slots.worker_count import choose_shards
 from tests.ml.nets import column
 from tests.sessions import drive, session
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(330)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(510)]
 
 SCRIPT = """#!/bin/sh
 echo '{"name": "gpu", "addresses": ["0", "1"]}'
@@ -180,7 +180,7 @@ def _forget(key: str, row: int) -> None:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return drive(on_gpus, tmp_path_factory.mktemp("gpus"), timeout=300).result
+    return drive(on_gpus, tmp_path_factory.mktemp("gpus"), timeout=480).result
 
 
 def test_gangs_request_gpus_and_other_stages_do_not(found):
