@@ -76,6 +76,11 @@ RIDDLES = frozenset(
     )
 )
 
+# Names of parameters and locals that say nothing of their value; methods such as __add__ have Python's names.
+RIDDLE_LOCALS = frozenset(
+    ["found", "told", "given", "made", "kept", "wanted", "whole", "own", "each", "other", "here", "rest", "apart"]
+)
+
 
 def below(room: str) -> frozenset[str]:
     """The room and every room it stands on, directly or not."""

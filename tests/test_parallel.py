@@ -1,7 +1,5 @@
 """``tests/parallel.py`` on small suites of its own, each in a fresh directory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

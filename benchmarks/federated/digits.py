@@ -121,8 +121,8 @@ class Judged:
     def map(self, objective: Objective, state: State, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
         return self.algorithm.map(objective, state, shard, memory)
 
-    def reduce(self, one: Update, other: Update) -> Update:
-        return self.algorithm.reduce(one, other)
+    def reduce(self, left: Update, right: Update) -> Update:
+        return self.algorithm.reduce(left, right)
 
     def apply(self, state: State, update: Update) -> State:
         state = self.algorithm.apply(state, update)

@@ -22,8 +22,8 @@ class Nothing:
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         return {"rows": torch.tensor(shard.rows)}, None
 
-    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        return {name: tensor + other[name] for name, tensor in one.items()}
+    def reduce(self, left: Tensors, right: Tensors) -> Tensors:
+        return {name: tensor + right[name] for name, tensor in left.items()}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from sparkdl import AllReduce, LocalCluster, Objective
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.data.shard import Shard
+from sparkdl.training.layouts import equalise
 from sparkdl.training.layouts.replica_check import ReplicaCheck
 from sparkdl.training.layouts.replicated import Replicated
 
@@ -85,6 +86,7 @@ class Blocks:
 
     def _all_reduce(self, world: World, inputs: Tensor, target: Tensor) -> tuple[Callable[[], None], ReplicaCheck]:
         replica = Replicated().place(Objective(partial(mlp, *self.widths), nn.MSELoss(), sgd), world)
+        equalise(replica, world.group())
         sync = AllReduce().attach(replica, world.group())
         batch = Batch((inputs,), target, None, None, self.rows, self.rows, 1 / world.size, total=self.rows * world.size)
 

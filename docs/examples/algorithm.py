@@ -31,8 +31,8 @@ class GradientDescent(Algorithm):
         loss, denominator = evaluate(objective, module, shard)
         return {"gradient": gradient_of(trainable(module)), **scalars(loss=loss, denominator=denominator)}, None
 
-    def reduce(self, one: Update, other: Update) -> Update:
-        return add(one, other)
+    def reduce(self, left: Update, right: Update) -> Update:
+        return add(left, right)
 
     def apply(self, state: State, update: Update) -> State:
         weights, names = state["weights"], state["names"]

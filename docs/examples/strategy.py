@@ -9,14 +9,13 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, Sync, equalise
+from sparkdl.training.strategies import Strategy, Sync
 
 
 @dataclass(frozen=True)
 class MeanGradient(Strategy):  # hyperparameters would be its fields
     def attach(self, replica: Replica, group: Group) -> Sync:
-        equalise(replica, group)  # all replicas start from the weights of rank 0
-        return MeanGradientSync(replica, group)
+        return MeanGradientSync(replica, group)  # all replicas start from the weights of rank 0
 
 
 class MeanGradientSync(Sync):

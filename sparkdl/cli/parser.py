@@ -170,8 +170,8 @@ class Callback(ABC):  # noqa: B024 - a class needs any of several methods, none 
     """Any class with a callback's method, so that a configuration may name it with its arguments."""
 
     @classmethod
-    def __subclasshook__(cls, other: type) -> bool:
-        return any(hasattr(other, name) for name in ("on_start", "on_step", "on_epoch", "on_end"))
+    def __subclasshook__(cls, subclass: type) -> bool:
+        return any(hasattr(subclass, name) for name in ("on_start", "on_step", "on_epoch", "on_end"))
 
 
 def _protocols(kind: type) -> dict[str, Any]:

@@ -81,11 +81,11 @@ def plan(
         raise InvalidInput("workers is missing; expected their number, or an estimator with numWorkers.")
     size = checked(workers_per_host, Count, "workers_per_host")
     hosts = [rank // size for rank in range(checked(workers, Count, "workers"))]
-    made = module(estimator, model)
+    network = module(estimator, model)
 
     def explain(strategy: Strategy) -> Cost:
         # Not as a method: the user's class may lack those with a default.
-        return Strategy.explain(strategy, made, hosts, bandwidth, latency, compute=compute)
+        return Strategy.explain(strategy, network, hosts, bandwidth, latency, compute=compute)
 
     costs = [explain(one) for one in STRATEGIES]
     costs += configured(estimator, explain)

@@ -42,7 +42,7 @@ class MapReduce(Protocol):
     def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
         """Map a shard to tensors, which are reduced, and a note; must depend on its arguments only."""
 
-    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
+    def reduce(self, left: Tensors, right: Tensors) -> Tensors:
         """Combine two sets of tensors elementwise; may get a subset of the names, and slices of the tensors."""
 
 

@@ -86,7 +86,7 @@ def run_worker(
     task: WorkerTask,
     rank: int,
     address: str,
-    exchange: AllGather,
+    all_gather: AllGather,
     batches: Batches,
     *,
     directory: str | None = None,
@@ -99,7 +99,7 @@ def run_worker(
         task: shared by all workers.
         rank: this worker's rank.
         address: an address of this host that the other workers can dial.
-        exchange: gives every worker's line to every worker.
+        all_gather: gives every worker's line to every worker.
         batches: this worker's partition; always read to its end, also on errors.
         directory: the folder for the spool.
         listener: receives events directly if the driver is this process.
@@ -108,7 +108,7 @@ def run_worker(
     spec = RendezvousSpec(
         rank, task.size, task.run, task.attempt, address, task.timeout, task.device, task.backend, task.gpus
     )
-    worker = _Worker(task, spec, exchange, directory)
+    worker = _Worker(task, spec, all_gather, directory)
     recorder = Recorder(task.endpoint, rank=rank, attempt=task.attempt, fallback=task.fallback, listener=listener)
     level = None if listener is not None else task.level  # log records of the driver's own process need no sending
     with recording(recorder), forwarding(level), torch_threads(task.threads):
@@ -135,8 +135,8 @@ def run_worker(
 
 
 class _Worker:
-    def __init__(self, task: WorkerTask, spec: RendezvousSpec, exchange: AllGather, directory: str | None) -> None:
-        self.task, self.spec, self.exchange, self.directory = task, spec, exchange, directory
+    def __init__(self, task: WorkerTask, spec: RendezvousSpec, all_gather: AllGather, directory: str | None) -> None:
+        self.task, self.spec, self.all_gather, self.directory = task, spec, all_gather, directory
         self.seconds: dict[str, float] = {}
         self.stage = "launch"
         self.world: World | None = None
@@ -166,7 +166,7 @@ class _Worker:
         record("heartbeat", clock=world.clock if world is not None else None, host=self.place.host, phase=phase)
 
     def take_part(self, batches: Batches) -> bytes:
-        meeting = in_background(lambda: meet(self.spec, self.exchange), "sparkdl-meet")
+        meeting = in_background(lambda: meet(self.spec, self.all_gather), "sparkdl-meet")
         spool, spoiled = None, None
         with self._stage("feed"):
             try:

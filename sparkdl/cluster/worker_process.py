@@ -118,7 +118,7 @@ def serve(connection: int, lifeline: int) -> None:
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     parent: Connection[Any, Any] = Connection(connection)
 
-    def exchange(line: str) -> list[str]:
+    def all_gather(line: str) -> list[str]:
         parent.send(line)
         lines: list[str] | None = parent.recv()
         if lines is None:
@@ -134,7 +134,7 @@ def serve(connection: int, lifeline: int) -> None:
             parent.send(unship(message)())
         else:
             task, rank, file = message
-            parent.send(run_worker(task, rank, "127.0.0.1", exchange, read(file)))
+            parent.send(run_worker(task, rank, "127.0.0.1", all_gather, read(file)))
 
 
 def _die_with_parent(lifeline: int) -> None:

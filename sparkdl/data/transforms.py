@@ -47,8 +47,8 @@ class AssembledInputs:
             raise InvalidInput("assembleInputs is True, and an input has rows of several lengths; expected one length.")
         numbers = torch.cat(rows, 1)
         numbers = numbers if numbers.is_floating_point() else numbers.to(getattr(torch, self.floating))
-        whole = [row for row in rows if row.dtype in (torch.int32, torch.int64) and row.numel()]
-        largest = max((max(-int(low), int(high)) for low, high in map(torch.aminmax, whole)), default=0)
+        integers = [row for row in rows if row.dtype in (torch.int32, torch.int64) and row.numel()]
+        largest = max((max(-int(low), int(high)) for low, high in map(torch.aminmax, integers)), default=0)
         if largest > 2 / torch.finfo(numbers.dtype).eps:
             raise InvalidInput(
                 f"assembleInputs is True, and {self.floating} rounds integers like {largest}. Leave an id out, or give "

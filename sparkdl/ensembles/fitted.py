@@ -108,7 +108,7 @@ class FittedEnsemble(LabelParams, Saveable, Model):
 def by_folder(held: Mapping[str, Any]) -> dict[str, Params]:
     """The models by their path: a single model has the folder's name, and a list of models is numbered inside it."""
     parts = [numbered(name, value) if isinstance(value, list) else {name: value} for name, value in held.items()]
-    return {path: part for each in parts for path, part in each.items()}
+    return {path: part for by_path in parts for path, part in by_path.items()}
 
 
 def evaluate(model: Any, dataset: DataFrame, label: str | list[str] | None = None) -> Metrics:

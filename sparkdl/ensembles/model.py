@@ -123,7 +123,7 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
         return [model for model, _ in pairs], tuple(weight for _, weight in pairs)
 
     def with_votes(
-        self, dataset: DataFrame, voters: Sequence[Column], name: str, kept: Sequence[str] = ()
+        self, dataset: DataFrame, voters: Sequence[Column], name: str, columns: Sequence[str] = ()
     ) -> DataFrame:
         """Predict rows that have their own voters, like ``transform`` with the members that vote.
 
@@ -131,18 +131,18 @@ class EnsembleModel(FittedEnsemble, DisagreementParams):
             dataset: the rows; each has a voter.
             voters: a boolean column per member: whether it votes on the row.
             name: the name of the column of predictions.
-            kept: the names of the other columns that the result has.
+            columns: the names of the other columns that the result has.
         """
         combining = Combining(self.rule, tuple(self.weights), self.intercept)
         combiner = replace(self._combiner(self.models, combining), voters=True)
         scorer = self._scorer(self.models, combining.weights) if len(self.models) > 1 else None
         frame, names = with_voters(dataset, voters), {"prediction": name}
         if scorer is None:
-            return combiner.with_outputs(frame, names).select(*map(col, [*kept, name]))
+            return combiner.with_outputs(frame, names).select(*map(col, [*columns, name]))
         factory = replace(cast(VmapFactory, scorer.factory), combining=replace(combining, separate=True))
         scorer = replace(scorer, factory=factory, outputs=Outputs("estimator"))
         frame = with_outputs(frame, scorer, ModelBroadcast(), {"prediction": _PREDICTIONS})
-        return combiner.combined(with_members(frame, _PREDICTIONS, combining), names, kept)
+        return combiner.combined(with_members(frame, _PREDICTIONS, combining), names, columns)
 
     @property
     def oobScore(self) -> float | None:

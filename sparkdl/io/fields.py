@@ -59,7 +59,8 @@ class CheckedFields:
 
     def __post_init__(self) -> None:
         owner: Any = type(self)
-        title = f"{owner.__name__}({own!r})" if isinstance(own := getattr(self, "name", None), str) else owner.__name__
+        title, label = owner.__name__, getattr(self, "name", None)
+        title += f"({label!r})" if isinstance(label, str) else ""
         for name, kind in _annotations(owner).items():
             value = getattr(self, name)
             if (valid := checked(value, kind, f"{title}.{name}")) is not value:
@@ -75,7 +76,7 @@ def _annotations(cls: Any) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     for owner in reversed(cls.__mro__):
         hints |= get_annotations(owner, eval_str=True)
-    return {each.name: hints[each.name] for each in fields(cls)}
+    return {declared.name: hints[declared.name] for declared in fields(cls)}
 
 
 def checked(value: Any, kind: Any, name: str) -> Any:
@@ -123,8 +124,8 @@ def _is_of(value: Any, kind: Any) -> bool:
 
 def required(protocol: Any) -> Collection[str]:
     """The members that a class must have: the abstract ones; of a protocol without abstract members, all methods."""
-    own = [name for name, member in vars(protocol).items() if isfunction(member) and member.__module__ != "typing"]
-    return protocol.__abstractmethods__ or own
+    methods = [name for name, member in vars(protocol).items() if isfunction(member) and member.__module__ != "typing"]
+    return protocol.__abstractmethods__ or methods
 
 
 _WORDS: dict[Any, str] = {int: "whole number", float: "finite number", str: "text", Callable: "function"}

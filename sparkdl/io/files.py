@@ -200,8 +200,8 @@ def replace(staged: str, uri: str) -> None:
 
 def copy(uri: str, target: str) -> None:
     """Copy a folder with its contents to a place that does not exist, on any filesystem."""
-    (system, source), (other, path) = locate(uri), locate(target)
-    fs.copy_files(source, path, source_filesystem=system, destination_filesystem=other)
+    (system, source), (target_system, path) = locate(uri), locate(target)
+    fs.copy_files(source, path, source_filesystem=system, destination_filesystem=target_system)
 
 
 def _copy(source: Folder, place: Folder) -> None:

@@ -39,8 +39,8 @@ _SECRETS = [
 
 def public(uri: str) -> str:
     """Remove a URI's user, password and options; a path stays as it is."""
-    scheme, mark, rest = uri.partition("://")
-    return f"{scheme}://{_place(scheme.lower(), rest)}" if mark else uri
+    scheme, mark, address = uri.partition("://")
+    return f"{scheme}://{_place(scheme.lower(), address)}" if mark else uri
 
 
 def masked(text: str) -> str:
@@ -48,30 +48,31 @@ def masked(text: str) -> str:
     for secret in _SECRETS:
         text = secret.sub(r"\1***", text)
     parts, at = list[str](), 0
-    for found in _URI.finditer(text):
-        if found.start() >= at:  # else it is in the options of the URI before
-            scheme = re.split(r"[^a-z0-9+.-]", text[max(0, found.start() - 20) : found.start()].lower())[-1]
-            rest, end = found[1], found.end()
-            cut = rest[-1:] != ":" and ("@" not in rest or not {*rest.rpartition("@")[2]} & {*"/.:"})  # no host yet
-            if cut and _has_password(scheme, rest) and (later := _LATER.match(text, end)):
-                rest, end = rest + later[0], later.end()
-            options = _OPTIONS.match(text, end) if "?" in rest else None
-            parts += [text[at : found.start()], "://", _place(scheme, rest)]
+    for uri in _URI.finditer(text):
+        if uri.start() >= at:  # else it is in the options of the URI before
+            scheme = re.split(r"[^a-z0-9+.-]", text[max(0, uri.start() - 20) : uri.start()].lower())[-1]
+            address, end = uri[1], uri.end()
+            hostless = "@" not in address or not {*address.rpartition("@")[2]} & {*"/.:"}
+            cut = address[-1:] != ":" and hostless
+            if cut and _has_password(scheme, address) and (later := _LATER.match(text, end)):
+                address, end = address + later[0], later.end()
+            options = _OPTIONS.match(text, end) if "?" in address else None
+            parts += [text[at : uri.start()], "://", _place(scheme, address)]
             at = end if options is None else options.end()
     return "".join([*parts, text[at:]])
 
 
-def _place(scheme: str, rest: str) -> str:
-    authority = re.split("[/?#]", rest, maxsplit=1)[0]
-    if "@" in rest and _has_password(scheme, rest):  # which may hold any of @ / ? #
-        rest = rest.rpartition("@")[2]
+def _place(scheme: str, address: str) -> str:
+    authority = re.split("[/?#]", address, maxsplit=1)[0]
+    if "@" in address and _has_password(scheme, address):  # which may hold any of @ / ? #
+        address = address.rpartition("@")[2]
     elif "@" in authority and scheme not in _CONTAINERS:
-        rest = rest[authority.rindex("@") + 1 :]
-    return rest.partition("?")[0]
+        address = address[authority.rindex("@") + 1 :]
+    return address.partition("?")[0]
 
 
-def _has_password(scheme: str, rest: str) -> bool:
-    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+def _has_password(scheme: str, address: str) -> bool:
+    authority = re.split("[/?#]", address, maxsplit=1)[0]
     _, colon, port = authority.partition(":")
     if authority.startswith("[") or not colon:
         return False

@@ -40,9 +40,9 @@ def check_arguments(model: Any, columns: Sequence[InputColumn], *, assembled: bo
     while not isinstance(model, nn.Module | type) and hasattr(model, "factory"):
         model = model.factory
     if isinstance(model, type) and issubclass(model, nn.Module):
-        own, name = [model], model.__name__
+        bound, name = [model], model.__name__
     elif isinstance(model, nn.Module):
-        own, name = [], type(model).__name__
+        bound, name = [], type(model).__name__
     else:
         return
     try:
@@ -50,17 +50,17 @@ def check_arguments(model: Any, columns: Sequence[InputColumn], *, assembled: bo
     except ValueError:  # of compiled code
         return
     names = [column.name for column in columns]
-    given = [part for column in columns for part in [column.name, ""][: 1 + (column.ragged is not None)]]
-    given = given[:1] if assembled else given
-    if not _takes(signature, [*own, *given]):
-        one = not assembled and _takes(signature, [*own, "all columns"])
+    values = [part for column in columns for part in [column.name, ""][: 1 + (column.ragged is not None)]]
+    values = values[:1] if assembled else values
+    if not _takes(signature, [*bound, *values]):
+        one = not assembled and _takes(signature, [*bound, "all columns"])
         inputs = "all columns as one input" if assembled else f"the inputs {listed(names)}"
         raise InvalidInput(
             f"{name}.forward{signature} gets {inputs}; expected one input column for each argument, in order"
             f"{', or assembleInputs=True for all columns as one argument' * one}."
         )
-    order = [*map(str.lower, signature.parameters)][len(own) :]
-    if not assembled and any(one.lower() in order[:place] + order[place + 1 :] for place, one in enumerate(given)):
+    order = [*map(str.lower, signature.parameters)][len(bound) :]
+    if not assembled and any(one.lower() in order[:place] + order[place + 1 :] for place, one in enumerate(values)):
         advice = "by place, not by name; set inputCols in the order of the arguments."
         warnings.warn(f"{name}.forward{signature} gets {listed(names)} {advice}", stacklevel=5)
 
@@ -81,9 +81,9 @@ class OutputColumnParams(ValidatedParams):
         taken = [*dataset.columns]
         for param in params:
             name = self.getOrDefault(param)
-            if name and (found := same_names(dataset, name, taken)):
+            if name and (existing := same_names(dataset, name, taken)):
                 raise InvalidInput(
-                    f"there is a column {found[0]!r} already; drop it, or set {param.name} to another name."
+                    f"there is a column {existing[0]!r} already; drop it, or set {param.name} to another name."
                 )
             taken.append(name)
 

@@ -201,11 +201,11 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             if not self.isDefined(self.getParam(name)) or self.getOrDefault(name) is None:
                 raise InvalidInput(f"{name} is not set; expected it as {type(self).__name__}({name}=...).")
         model, arguments = self.getModel(), self.getModelArgs()
-        made = model.factory if isinstance(model, WarmStart) else model
-        if arguments and isinstance(made, nn.Module):
+        network = model.factory if isinstance(model, WarmStart) else model
+        if arguments and isinstance(network, nn.Module):
             raise InvalidInput(
-                f"model is a {type(made).__name__}, which is made already, and modelArgs is {arguments}; expected the "
-                f"class, as in model={type(made).__name__}, or no modelArgs."
+                f"model is a {type(network).__name__}, which is made already, and modelArgs is {arguments}; expected "
+                f"the class, as in model={type(network).__name__}, or no modelArgs."
             )
         if isinstance(model, WarmStart):
             model = model.called_with(arguments)

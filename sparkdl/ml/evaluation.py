@@ -315,8 +315,8 @@ def measure_tokens(predictions: DataFrame, label: str, columns: OutputColumns, c
 def _counted(groups: Iterable[Any], ignored: int | None) -> tuple[Counts, int]:
     """The counts of groups (label, prediction, number, ...) without the ignored label, and the rows of that label."""
     counts = {(true, predicted): number for true, predicted, number, *_ in groups}
-    kept = {pair: number for pair, number in counts.items() if pair[0] != ignored}
-    return kept, sum(counts.values()) - sum(kept.values())
+    counted = {pair: number for pair, number in counts.items() if pair[0] != ignored}
+    return counted, sum(counts.values()) - sum(counted.values())
 
 
 def _doubles(rows: DataFrame, name: str) -> Column:

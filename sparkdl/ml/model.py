@@ -213,8 +213,8 @@ class TorchModel(OutputParams, Saveable, Model):
                 evaluated = allowed_types("loss").describe(evaluated)
             except NotDescribable:  # a pickle would have to be trusted, also by programs that only predict
                 evaluated = {}
-        own = {name: getattr(self, name) for name in ("history", "report", "columnTypes")}
-        return written, fields | trained.fields() | own | {"evaluated": evaluated}
+        records = {name: getattr(self, name) for name in ("history", "report", "columnTypes")}
+        return written, fields | trained.fields() | records | {"evaluated": evaluated}
 
     @classmethod
     def restored(cls, saved: SavedInstance) -> TorchModel:
@@ -237,11 +237,11 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: there is no such layer, or its output is no tensor ``[B, ...]``.
         """
-        made = TorchModel(**vars(self._trained.layer(layer)), history=self.history, report=self.report)
-        self._copyValues(made)
-        made.clear(made.thresholds)
-        made.columnTypes = self.columnTypes
-        return made
+        features = TorchModel(**vars(self._trained.layer(layer)), history=self.history, report=self.report)
+        self._copyValues(features)
+        features.clear(features.thresholds)
+        features.columnTypes = self.columnTypes
+        return features
 
     def exportProgram(self, path: files.StrPath) -> None:
         """Write the model as a torch.export program for batches of any size, readable by ``torch.export.load``.

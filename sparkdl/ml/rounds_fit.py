@@ -88,9 +88,9 @@ def _check(fit: FitSpec, algorithm: Algorithm) -> None:
     compared = training.keeps_best(validated=False) or training.patience is not None
     unknown = training.objective.monitor is None and fit.columns.validation is None
     if compared and unknown and not getattr(algorithm, "reports_loss", True):
-        given = "keepBest is True" if training.patience is None else f"patience is {training.patience}"
+        setting = "keepBest is True" if training.patience is None else f"patience is {training.patience}"
         raise InvalidInput(
-            f"{given}, but {name} reports no loss; set validationIndicatorCol or validationFraction, or monitor, or "
+            f"{setting}, but {name} reports no loss; set validationIndicatorCol or validationFraction, or monitor, or "
             f"leave all out: {name} stops by its own rule."
         )
 

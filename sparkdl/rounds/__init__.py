@@ -58,7 +58,7 @@ class Algorithm(Protocol):
         """
 
     @abstractmethod
-    def reduce(self, one: Update, other: Update) -> Update:
+    def reduce(self, left: Update, right: Update) -> Update:
         """Combine two updates elementwise, tensor by tensor; large updates are reduced in slices."""
 
     @abstractmethod
@@ -87,6 +87,6 @@ def to_send(algorithm: Algorithm, state: State) -> State:
     return sent
 
 
-def add(one: Update, other: Update) -> Update:
+def add(left: Update, right: Update) -> Update:
     """The elementwise sum of two updates, the ``reduce`` of most algorithms."""
-    return {name: tensor + other[name] for name, tensor in one.items()}
+    return {name: tensor + right[name] for name, tensor in left.items()}

@@ -28,9 +28,9 @@ from sparkdl.rounds import add
 from sparkdl.rounds.aggregation import scalars
 from sparkdl.rounds.parameters import Weights, module_of
 from sparkdl.telemetry.step_timer import end_step, enter_phase
-from sparkdl.training.objective.loss import Criterion
+from sparkdl.training.objective.loss import Criterion, forward, trained
 from sparkdl.training.objective.metrics import MetricAccumulator, local_states, observe, open_metrics, together
-from sparkdl.training.objective.objective import Objective, forward, trained
+from sparkdl.training.objective.objective import Objective
 
 ROWS = 8192
 """Most rows of a batch."""
@@ -127,6 +127,5 @@ class Validation:
     def measure(self, jobs: TaskRunner, weights: Weights, number: int = 0) -> dict[str, Any]:
         """Evaluate weights, in a round: the loss, which is NaN without weight, and the metrics by their names."""
         sums, notes = jobs.run(self, {"weights": weights}, number=number)
-        return {"loss": float(sums["sum"] / sums["weight"])} | together(
-            open_metrics(self.objective.metrics, _CPU), notes
-        )
+        metrics = together(open_metrics(self.objective.metrics, _CPU), notes)
+        return {"loss": float(sums["sum"] / sums["weight"])} | metrics

@@ -16,7 +16,8 @@ from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only
 from sparkdl.training.dataloader import check_split
 from sparkdl.training.objective.labels import Classes, LabelBounds, LabelScan, are_valid, check_bounds
-from sparkdl.training.objective.objective import Objective, OutputKind, trained
+from sparkdl.training.objective.loss import trained
+from sparkdl.training.objective.objective import Objective, OutputKind
 from sparkdl.training.objective.probe import probe_batch, probe_evaluation, probe_model
 from sparkdl.training.rng import forked
 
@@ -50,7 +51,7 @@ class InspectShard:
         validation = 0 if shard.columns.validation is None else len(shard.split()[1])
         labels = None if self.classes is None else LabelScan(shard.columns, self.classes)
         marks, terms = FingerprintScan(shard), Denominators(shard, self.objective.criterion().denominators)
-        scan(shard, *[each for each in (labels, marks, terms) if each is not None])
+        scan(shard, *[consumer for consumer in (labels, marks, terms) if consumer is not None])
         rows, bounds = (shard.rows - validation, validation), {} if labels is None else labels.bounds
         note = {"fingerprint": str(marks.result()), "rows": rows, "bounds": bounds}
         shard = replace(as_only(shard), denominators=terms.values)

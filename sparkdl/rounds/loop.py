@@ -72,9 +72,9 @@ class Round:
             return update, None
         return update, self._memories().write(state["number"], shard.index, memory)
 
-    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
+    def reduce(self, left: Tensors, right: Tensors) -> Tensors:
         """Combine two updates."""
-        return self.algorithm.reduce(one, other)
+        return self.algorithm.reduce(left, right)
 
     def _memories(self) -> LocalState:
         if self.memories is None:

@@ -56,8 +56,8 @@ def _predictor(stage: SavedStage, device: str, trust: Trust) -> Predictor:
     path = public(stage.uri)
     saved = SavedFolder(path, stage.uri, fields_of(path, stage.metadata, _TORCH_MODEL), trust)
     try:
-        trained, given = TrainedModule.load(saved), stage.metadata["paramMap"]
-        only = {"inputCols": [given["featuresCol"]]} if "featuresCol" in given else {}
+        trained, param_map = TrainedModule.load(saved), stage.metadata["paramMap"]
+        only = {"inputCols": [param_map["featuresCol"]]} if "featuresCol" in param_map else {}
         return Predictor.of(trained, {**stage.params, **saved.objects(), **only, "device": device})
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
         raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error

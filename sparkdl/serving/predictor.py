@@ -111,8 +111,8 @@ class Predictor:
         real, decimal = column.dtype in (None, "float32", "float64"), pa.types.is_decimal(kind)
         if not decimal and not pa.types.is_null(kind) and (column.dtype != "float64" or not pa.types.is_floating(kind)):
             return array
-        wanted = floating if real or not decimal else "float64" if kind.scale else "int64"
-        return cast_exactly(array, with_elements(array.type, pa.type_for_alias(wanted)), column.name)
+        alias = floating if real or not decimal else "float64" if kind.scale else "int64"
+        return cast_exactly(array, with_elements(array.type, pa.type_for_alias(alias)), column.name)
 
     def _scored(self, columns: tuple[pa.Array, ...]) -> pa.Array:
         loaded = self._loaded

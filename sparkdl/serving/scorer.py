@@ -75,11 +75,11 @@ class Scorer:
         try:
             return score(loaded, inputs, self.collate)
         except Exception as error:  # modules raise many types
-            given = row_shapes(_moved(tuple(rows[:1] for rows in inputs), CPU, self.collate))
+            shapes = row_shapes(_moved(tuple(rows[:1] for rows in inputs), CPU, self.collate))
             expected = [(list(shape), dtype) for shape, dtype in self.signature or []]
-            if given is None or given == expected or isinstance(error, torch.OutOfMemoryError):
+            if shapes is None or shapes == expected or isinstance(error, torch.OutOfMemoryError):
                 raise
-            rows, trained = (", ".join(f"{dtype} {shape}" for shape, dtype in one) for one in (given, expected))
+            rows, trained = (", ".join(f"{dtype} {shape}" for shape, dtype in one) for one in (shapes, expected))
             raise InvalidInput(
                 f"the model cannot read {listed([column.name for column in self.columns.inputs])}, whose rows are "
                 f"{rows}; expected {trained or 'shapes and types'}, as in the training. {type(error).__name__}: {error}"

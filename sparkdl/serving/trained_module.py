@@ -44,8 +44,8 @@ class TrainedModule:
     def load(cls, saved: SavedFolder) -> TrainedModule:
         """Load the files and fields of a saved ``TorchModel``; raises as ``load_architecture`` does."""
         factory, weights = load_architecture(saved)
-        given = saved.fields["signature"]
-        signature = given and [(list(shape), str(dtype)) for shape, dtype in given]
+        saved_signature = saved.fields["signature"]
+        signature = saved_signature and [(list(shape), str(dtype)) for shape, dtype in saved_signature]
         values = {name: saved.fields[name] for name in _FIELDS}
         # Models of earlier versions lack the field.
         return cls(factory, weights, signature=signature, ignored=saved.fields.get("ignored", IGNORED), **values)
@@ -106,9 +106,9 @@ class TrainedModule:
         if self.signature is not None:
             example = examples(self.signature)
             with torch.inference_mode():
-                found = module(*example)
-            check_output(found, len(example[0]), "estimator")
-            output = list(found.shape[1:])
+                result = module(*example)
+            check_output(result, len(example[0]), "estimator")
+            output = list(result.shape[1:])
         factory = LayerOutput(self.factory, name)
         return TrainedModule(factory, pack(module), "estimator", self.precision, output, signature=self.signature)
 

@@ -20,8 +20,8 @@ from sparkdl.cluster.group.rendezvous import AllGather
 from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.errors import InvalidInput
 from sparkdl.net.addresses import worker_address
-from sparkdl.spark.address_exchange import DriverExchange, Rendezvous
 from sparkdl.spark.python_worker import freeze_imports, local_directory
+from sparkdl.spark.rendezvous import DriverAllGather, Rendezvous
 from sparkdl.spark.slots.task_resources import assigned_gpus
 from sparkdl.spark.tensor_chunks import record_batch
 
@@ -43,18 +43,18 @@ class BarrierTask:
         freeze_imports()
         context = BarrierTaskContext.get()
         rank, tasks = context.partitionId(), [info.address for info in context.getTaskInfos()]
-        driver = DriverExchange(self.task.endpoint, rank, self.task.size, context.allGather)
+        driver = DriverAllGather(self.task.endpoint, rank, self.task.size, context.allGather)
         rendezvous = Rendezvous(driver, self.task.timeout, lambda: driver.absent(tasks))
-        exchange: AllGather = rendezvous
+        all_gather: AllGather = rendezvous
         try:
             address = worker_address(rank, tasks, override=self.network)
         except InvalidInput as error:
-            address, exchange = "127.0.0.1", _refusing(rendezvous, error)
+            address, all_gather = "127.0.0.1", _refusing(rendezvous, error)
         task = replace(self.task, threads=context.cpus(), gpus=assigned_gpus(context))
         with _interruptible():
             named = (batch.rename_columns(list(self.names)) for batch in batches)
             folder = local_directory(os.getpid())
-            outcome = run_worker(task, rank, address, exchange, named, directory=folder, began=began)
+            outcome = run_worker(task, rank, address, all_gather, named, directory=folder, began=began)
         if rendezvous.given_up and outcome.failure is not None:
             # Raise, so that Spark ends the stage: the job would otherwise wait for the absent workers.
             raise outcome.failure.error()
@@ -76,11 +76,11 @@ def assemble(rows: Iterable[Any]) -> list[WorkerResult]:
     return [cloudpickle.loads(b"".join(payloads)) for payloads in packed.values()]
 
 
-def _refusing(exchange: AllGather, error: InvalidInput) -> AllGather:
-    """An exchange that reports an error to the other workers, which would wait for ever, and then raises it."""
+def _refusing(all_gather: AllGather, error: InvalidInput) -> AllGather:
+    """A gathering that reports an error to the other workers, which would wait for ever, and then raises it."""
 
     def refuse(line: str) -> Sequence[str]:
-        exchange(json.dumps(json.loads(line) | {"trouble": error.message}))
+        all_gather(json.dumps(json.loads(line) | {"trouble": error.message}))
         raise error
 
     return refuse

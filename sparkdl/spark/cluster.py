@@ -25,13 +25,13 @@ from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, Worke
 from sparkdl.io.fields import Count, NonNegative, Positive, checked
 from sparkdl.io.pickling import ship
 from sparkdl.net.protocol import Endpoint
-from sparkdl.spark.address_exchange import AddressBook
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.jvm import JVM_ERRORS
 from sparkdl.spark.python_worker import PickledTask
+from sparkdl.spark.rendezvous import AddressBook
 from sparkdl.spark.session import application, job_description, setting
 from sparkdl.spark.slots.capacity import check, check_encryption, check_setting, check_slots, find_slots, wait_for_slots
 from sparkdl.spark.slots.task_resources import TaskResources

@@ -83,8 +83,8 @@ def check_frame(frame: object, *, bounded: bool = False) -> None:
 
 def same_names(frame: DataFrame, name: str, names: Sequence[str]) -> list[str]:
     """The ``names`` that Spark does not distinguish from ``name``; by default it ignores case."""
-    alike = [other for other in names if other.lower() == name.lower()]
-    same = [other for other in alike if other == name]
+    alike = [column for column in names if column.lower() == name.lower()]
+    same = [column for column in alike if column == name]
     if len(same) == len(alike):  # without asking the JVM, for frames of many columns
         return alike
     return same if str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true" else alike
@@ -103,8 +103,8 @@ def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> Spar
     """
     if column.name not in frame.columns:
         raise InvalidInput(f"there is no column {column.name!r}; the data has {listed(frame.columns)}.")
-    if len(found := same_names(frame, column.name, frame.columns)) > 1:
-        raise InvalidInput(f"there are {len(found)} columns {column.name!r}: {listed(found)}; drop all but one.")
+    if len(equal := same_names(frame, column.name, frame.columns)) > 1:
+        raise InvalidInput(f"there are {len(equal)} columns {column.name!r}: {listed(equal)}; drop all but one.")
     kind, values = frame.schema[column.name].dataType, col(column.name)
     if column.decode is not None and not isinstance(kind, T.BinaryType):
         raise InvalidInput(

@@ -54,9 +54,9 @@ def number_hashed(values: Column, kind: T.DataType) -> Column:
         return values
     double = values.cast("double")  # a decimal may have more digits
     wholes = [F.when(one == one.try_cast("bigint"), one.try_cast("bigint")) for one in (values, double)]
-    whole = F.coalesce(*wholes)
+    integer = F.coalesce(*wholes)
     # xxHash hashes the fields of a struct, and skips nulls.
-    return F.when(values.isNotNull(), F.struct(whole, F.when(whole.isNull(), double)))
+    return F.when(values.isNotNull(), F.struct(integer, F.when(integer.isNull(), double)))
 
 
 def _hashable(kind: T.DataType) -> bool:

@@ -86,7 +86,9 @@ def verdict(phases: Sequence[Mapping[str, float]], hosts: Sequence[str] = (), *,
         measured = [seconds for seconds in phases if seconds]
         spent = dict(phases[slowest])
         cost = spent.pop("exchange", 0.0)
-        excess = {name: own - _median([seconds.get(name, 0.0) for seconds in measured]) for name, own in spent.items()}
+        excess = {
+            name: taken - _median([seconds.get(name, 0.0) for seconds in measured]) for name, taken in spent.items()
+        }
         wait = max((seconds.get("exchange", 0.0) - cost) / max(sum(seconds.values()), 1e-9) for seconds in measured)
         waiting = f"; others wait up to {wait:.0%} of their time." if wait > 0 else "."
         busier = f"{busy[slowest] / max(median, 1e-9):.1f} times as busy as the median"

@@ -144,10 +144,10 @@ def observed(*listeners: Callable[[Event], None] | None) -> Iterator[Callable[[E
     calls = [SafeCallback(listener) for listener in listeners if listener is not None]
 
     def call(event: Event) -> None:
-        for each in calls:
-            each(event)
+        for observer in calls:
+            observer(event)
 
-    events = BackgroundQueue(call, ", ".join(each.name for each in calls), limit=OBSERVING)
+    events = BackgroundQueue(call, ", ".join(observer.name for observer in calls), limit=OBSERVING)
     try:
         yield events.put
     finally:

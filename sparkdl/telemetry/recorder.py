@@ -266,7 +266,7 @@ class _Route:
             self._fallback.flush(idle=True)
 
     def abort(self) -> None:
-        """Interrupt a slow exchange with the driver; called from another thread."""
+        """Interrupt a slow call to the driver; called from another thread."""
         if (connection := self._connection) is not None:
             shut(connection.socket)
 

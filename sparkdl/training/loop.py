@@ -1,6 +1,6 @@
 """The training loop of every worker. Read this file first.
 
-place -> attach -> open the rows -> probe -> restore
+place -> equalise -> attach -> open the rows -> probe -> restore
 -> for epoch: sync.start_epoch -> for batch: replica.gradients(batch); sync.update(clock, batch); clock.tick; save
               -> sync.end_epoch -> validate: replica.end_epoch, stopping.after -> save
 -> detach
@@ -24,6 +24,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import span
 from sparkdl.training.callbacks.calls import CallbackCalls
 from sparkdl.training.dataloader import BatchLoader
+from sparkdl.training.layouts import equalise
 from sparkdl.training.layouts.arithmetic import tf32
 from sparkdl.training.monitor import TrainingMonitor
 from sparkdl.training.rng import kept_random_state
@@ -51,7 +52,7 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
     Raises InvalidInput if the data do not fit, or a saved state is of another run; PeerLost if a worker was lost.
     """
     with span("set up"):
-        replica = training.layout.place(training.objective, world)
+        replica = equalise(training.layout.place(training.objective, world), world.group())
         sync = training.strategy.attach(replica, world.group())
         rows = BatchLoader(shard, world, training, lockstep=replica.needs_rows)
         replica.schedule(rows.plan.steps, training.epochs)

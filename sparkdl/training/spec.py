@@ -100,7 +100,7 @@ class TrainingSpec(CheckedFields):
         if self.replica_check_interval is not None and not equal:
             alone = f"the workers of {type(self.strategy).__name__} train alone for several steps."
             warnings.warn(f"replicaCheckInterval={self.replica_check_interval} is ignored: {alone}", stacklevel=3)
-        together = [type(each).__name__ for each in self.callbacks if getattr(each, "replicated", False)]
+        together = [type(callback).__name__ for callback in self.callbacks if getattr(callback, "replicated", False)]
         if together and not equal:
             raise InvalidInput(
                 f"callbacks has {', '.join(together)}, which expects equal weights on all workers after each step, and "

@@ -106,11 +106,11 @@ class TrainerState:
         between epochs, for every strategy, the weights are equal as well. Raises InvalidInput within a step.
         """
         replica, sync = self.replica.state_dict(), self.sync.state_dict()
-        shared, own = states_of(self.callbacks)
+        shared, rank_states = states_of(self.callbacks)
         if self.sync.replicated:
             replicated = {"replicated": replica.pop("replicated"), "callbacks": shared}
         else:
-            replicated, own = {}, own | shared
+            replicated, rank_states = {}, rank_states | shared
         if "replicated" in sync:
             replicated["sync"] = sync.pop("replicated")
         local = {
@@ -125,7 +125,7 @@ class TrainerState:
             "meter": self.meter.state_dict(),
             "metrics": metric_states(self.metrics),
             "stopping": self.stopping.state_dict(),
-            "callbacks": own,
+            "callbacks": rank_states,
             "requests": vars(self.requests),
             "history": self.history,
             "report": self.report,
@@ -193,8 +193,8 @@ class TrainerState:
             states = {name: state for name, state in states.items() if name in self.callbacks}
         # Earlier versions called callbacks on rank 0 alone: the other ranks take its states.
         lacking = [name for name, one in self.callbacks.items() if hasattr(one, "state_dict") and name not in states]
-        if wanted := {name for names in self.group.gather(lacking) for name in names}:
-            sent = {name: states[name] for name in wanted & states.keys()} if self.world.rank == 0 else {}
+        if missing := {name for names in self.group.gather(lacking) for name in names}:
+            sent = {name: states[name] for name in missing & states.keys()} if self.world.rank == 0 else {}
             first = self.group.gather(sent)[0]
             states |= {name: first[name] for name in lacking if name in first}
         load_states(self.callbacks, states)

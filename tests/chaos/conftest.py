@@ -1,7 +1,5 @@
 """A gang of two for many tests, its undisturbed run, and a check that no test leaves sockets or files."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Directories of checkpoints on every kind of filesystem."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.checkpoint.saving import fenced

@@ -1,7 +1,5 @@
 """How the tests save and find checkpoints."""
 
-from __future__ import annotations
-
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Checkpoints are written while training continues: later changes are not in them, and errors are raised later."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

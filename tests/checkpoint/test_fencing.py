@@ -1,7 +1,5 @@
 """The attempt that may commit, and the checkpoint that all workers restore."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixtures of configurations: a module of nets, and the objects that a command makes."""
 
-from __future__ import annotations
-
 import functools
 from pkgutil import resolve_name
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The command that trains ensembles: configurations, mistakes in them, rows and models, a run that resumes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import yaml

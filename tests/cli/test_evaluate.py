@@ -1,7 +1,5 @@
 """The commands that read rows and evaluate a saved model; scikit-learn has the right answers."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Commands without Spark: configurations, and mistakes in them."""
 
-from __future__ import annotations
-
 import functools
 import json
 import pickle

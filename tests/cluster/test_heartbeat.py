@@ -1,7 +1,5 @@
 """Heartbeats, and which worker is lost or stuck: arithmetic on made-up events."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

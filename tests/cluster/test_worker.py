@@ -30,9 +30,9 @@ SOUR = ValueError("sour")
 
 def worker(does: Callable[..., Any] | bytes, batches: Any = (), columns: Any = None, **options: Any) -> WorkerResult:
     """The only worker of a gang, in this process."""
-    exchange, listener = options.pop("exchange", lambda line: [line]), options.pop("listener", None)
+    all_gather, listener = options.pop("all_gather", lambda line: [line]), options.pop("listener", None)
     task = WorkerTask(does if isinstance(does, bytes) else cloudpickle.dumps(does), 1, "run", 2, columns, **options)
-    return run_worker(task, 0, "127.0.0.1", exchange, batches, listener=listener)
+    return run_worker(task, 0, "127.0.0.1", all_gather, batches, listener=listener)
 
 
 def table(rows: int) -> list[pa.RecordBatch]:
@@ -67,11 +67,11 @@ def test_failure_has_its_place(does, batches, columns, stage, kind):
 
 
 def test_failed_rendezvous_is_failure():
-    def exchange(line: str) -> list[str]:
+    def all_gather(line: str) -> list[str]:
         raise PeerLost("another worker failed before the rendezvous.")
 
     read: list[Any] = []
-    result = worker(work.who, counted(table(25), read), X, exchange=exchange)
+    result = worker(work.who, counted(table(25), read), X, all_gather=all_gather)
     assert (result.failure.place.stage, result.failure.peer) == ("join", True)
     assert read[-1] == "end"
 

@@ -41,8 +41,8 @@ class Sums:
             tensors["large"] = torch.full((self.large, 3), float(shard.index + 1))
         return tensors, note | {"ids": ids[order].tolist()}
 
-    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
-        return {name: tensor + other[name] for name, tensor in one.items()}
+    def reduce(self, left: Tensors, right: Tensors) -> Tensors:
+        return {name: tensor + right[name] for name, tensor in left.items()}
 
 
 @dataclass(frozen=True)

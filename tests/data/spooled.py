@@ -1,7 +1,5 @@
 """Tables spooled into shards in one process."""
 
-from __future__ import annotations
-
 import resource
 from contextlib import contextmanager
 

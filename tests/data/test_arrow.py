@@ -1,7 +1,5 @@
 """Arrow columns as arrays: every type, depth and slice equals ``to_pylist``; binary columns decode."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Batches cut for gradient accumulation, and ragged rows."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The batches of all workers: every row once an epoch, in an order that depends on the seed alone; prefetching."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """The columns of a run, data without Spark, and errors before anything is launched."""
 
-from __future__ import annotations
-
 import itertools
 import os
 

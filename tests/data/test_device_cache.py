@@ -1,7 +1,5 @@
 """A cached shard and batches on a copy stream equal those of the host; these tests need no GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Fingerprints: equal for equal rows, different for any others."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The plan of an epoch, compared with the order of all rows in exact fractions."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import random

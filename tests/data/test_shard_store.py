@@ -1,7 +1,5 @@
 """Shards as blocks and as files."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 

@@ -1,7 +1,5 @@
 """The spool: unlinked files whose rows come back in the order of their ids."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os

@@ -1,7 +1,5 @@
 """User functions on batches: their arguments, what they may change, and repeatable random numbers."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 

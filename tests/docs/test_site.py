@@ -3,8 +3,6 @@
 ``make docs``, a part of ``make check``, builds it, and every warning of Sphinx's is an error there.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

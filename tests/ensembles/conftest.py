@@ -1,7 +1,5 @@
 """What the tests of ensembles share."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from pyspark.ml.feature import VectorAssembler

@@ -1,7 +1,5 @@
 """Queries of base estimators, independent of their library."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from pyspark.ml import Pipeline, PipelineModel

@@ -1,7 +1,5 @@
 """The descriptions of an ensemble's members: equal across processes, without settings that change no member."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.ml import Estimator, Pipeline
 from pyspark.ml.classification import DecisionTreeClassifier, LogisticRegression

@@ -1,7 +1,5 @@
 """Several models as one, in one pass of theirs or one after the other, with the same results."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The out-of-bag score: equal to votes computed by hand, near a held-out score, and kept with the model."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

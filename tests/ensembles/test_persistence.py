@@ -1,7 +1,5 @@
 """Ensembles on disk: a model with its members, an estimator with its bases, whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

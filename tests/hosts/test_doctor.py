@@ -1,7 +1,5 @@
 """``sparkdl doctor`` on two hosts finds each planted fault by the host's name, and nothing on a healthy cluster."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

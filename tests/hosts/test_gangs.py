@@ -1,7 +1,5 @@
 """Gangs on two hosts: how workers meet, which directories they accept, and what they survive."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Rounds and members that lose executors or the driver end as if nothing had happened; nothing is trained twice."""
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import asdict

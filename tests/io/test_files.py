@@ -1,7 +1,5 @@
 """Files written whole, by path and by URI, and what errors and logs show of a URI or credentials."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Errors name what cannot be sent to workers, and what workers lack."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from functools import partial

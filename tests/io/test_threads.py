@@ -1,7 +1,5 @@
 """Calls in background threads."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 

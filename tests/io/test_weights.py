@@ -1,7 +1,5 @@
 """Weights become safetensors bytes and come back bit-identical."""
 
-from __future__ import annotations
-
 import json
 import struct
 

@@ -1,7 +1,5 @@
 """A fit that loses workers ends like one that lost none, in the same call or in the next one."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """Input columns fit the arguments of ``forward``, before anything is launched."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Training and inference on every kind of column."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -3,8 +3,6 @@
 ``earlier_version/make.py`` made the files, with that version.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

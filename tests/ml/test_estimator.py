@@ -1,7 +1,5 @@
 """Fits of estimators equal those of torch alone in one process."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from functools import partial

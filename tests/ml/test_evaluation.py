@@ -1,7 +1,5 @@
 """Figures of models, and their text; tests/cli/test_evaluate.py has the figures of saved models."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 

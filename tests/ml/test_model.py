@@ -1,7 +1,5 @@
 """A model's output columns, from known weights and without training."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Estimators with algorithms of rounds: the same Params, history, model and ``transform`` as with a gang."""
 
-from __future__ import annotations
-
 import json
 import warnings
 

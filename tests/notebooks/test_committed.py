@@ -1,7 +1,5 @@
 """The committed notebooks of examples/, and that they still run."""
 
-from __future__ import annotations
-
 import ast
 import re
 import socket

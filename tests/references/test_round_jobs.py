@@ -1,7 +1,5 @@
 """The jobs of rounds on the digits, and the examples of rounds and of a user's own loop, to an accuracy."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

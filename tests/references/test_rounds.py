@@ -1,7 +1,5 @@
 """Real data: convex problems against the optima of scikit-learn and scipy; averaged networks against one."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Accuracies on real data sets, from files in the folder SPARKDL_DATA, by default ``../shared/data``."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits and formats that the snapshot's small pages do not reach: long histories, many steps, units and labels."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkdl.report import history_charts

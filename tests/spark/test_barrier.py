@@ -16,11 +16,11 @@ from sparkdl.cluster.failure import Failure, WorkerResult
 from sparkdl.errors import ErrorContext, PeerLost
 from sparkdl.io.threads import in_background
 from sparkdl.net.protocol import ProtocolError
-from sparkdl.spark import address_exchange
-from sparkdl.spark.address_exchange import AddressBook, DriverExchange
+from sparkdl.spark import rendezvous
 from sparkdl.spark.barrier import Rendezvous, _interruptible, assemble, pieces
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.python_worker import freeze_imports, local_directory
+from sparkdl.spark.rendezvous import AddressBook, DriverAllGather
 from sparkdl.telemetry.channel import Channel
 from tests.listening import LONG, nobody
 
@@ -106,7 +106,7 @@ def driver(size, patience=LONG):
 
 def worker(endpoint, rank):
     """The result of a worker; ``allGather`` gives its rank."""
-    return in_background(lambda: DriverExchange(endpoint, rank, 3, lambda line: [str(rank)])(LINES[rank]), "worker")
+    return in_background(lambda: DriverAllGather(endpoint, rank, 3, lambda line: [str(rank)])(LINES[rank]), "worker")
 
 
 def test_workers_get_all_lines_in_rank_order():
@@ -127,15 +127,15 @@ def test_all_workers_fall_back_if_one_cannot_reach_driver(caplog):
 def test_rendezvous_names_the_workers_that_did_not_come():
     forever = threading.Event()
     with driver(3, patience=0.05) as (endpoint, _):
-        exchange = DriverExchange(endpoint, 0, 3, lambda line: [line] * forever.wait())
-        meet = Rendezvous(exchange, 2.0, lambda: exchange.absent(["a", "b:7337", "c:7337"]))
+        all_gather = DriverAllGather(endpoint, 0, 3, lambda line: [line] * forever.wait())
+        meet = Rendezvous(all_gather, 2.0, lambda: all_gather.absent(["a", "b:7337", "c:7337"]))
         with pytest.raises(PeerLost, match=r"^rank 1 on b:7337, rank 2 on c:7337 did not join the rendezvous"):
             meet("{}")
     forever.set()
 
 
 def test_worker_falls_back_if_the_driver_does_not_answer(monkeypatch):
-    monkeypatch.setattr(address_exchange, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 0.05)
     with driver(3, patience=3 * LONG) as (endpoint, _):
         assert worker(endpoint, 0).result(LONG) == ["0"]
 
@@ -155,4 +155,4 @@ def test_end_of_gang_releases_waiting_workers():
 
 
 def test_single_worker_asks_nobody():
-    assert DriverExchange(nobody(), 0, 1, [].index)("line") == ["line"]
+    assert DriverAllGather(nobody(), 0, 1, [].index)("line") == ["line"]

@@ -1,7 +1,5 @@
 """The settings in conf/spark: every key is one that Spark knows, and those of a standalone cluster train on one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -64,8 +64,8 @@ class Widens(Sums):
     def map(self, state: Any, shard: Any) -> Any:
         return {"half": torch.full((5,), 0.25, dtype=torch.float16)}, None
 
-    def reduce(self, one: Any, other: Any) -> Any:
-        return {name: tensor.float() + other[name].float() for name, tensor in one.items()}
+    def reduce(self, left: Any, right: Any) -> Any:
+        return {name: tensor.float() + right[name].float() for name, tensor in left.items()}
 
 
 class TestSpark(MapReduceContract, LossContract):

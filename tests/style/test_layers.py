@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.law import BUDGETS, CLASSIC, CONFINED, RIDDLES, STANDS_ON, TOUCH_CLASSIC, below, room_of
+from tests.law import BUDGETS, CLASSIC, CONFINED, RIDDLE_LOCALS, RIDDLES, STANDS_ON, TOUCH_CLASSIC, below, room_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -202,6 +202,13 @@ def telling_names(source: Source) -> Iterator[Finding]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ClassDef) and node.name in RIDDLES and within(source.module, "sparkdl"):
             yield node.lineno, f"the class {node.name} says nothing about its content"
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("__") and within(source.module, "sparkdl"):
+            named = {part.arg if isinstance(part, ast.arg) else part.id for part in ast.walk(node) if _names(part)}
+            yield from ((node.lineno, f"{name!r} in {node.name} says nothing") for name in named & RIDDLE_LOCALS)
+
+
+def _names(node: ast.AST) -> bool:
+    return isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
 
 
 def no_swallowing(source: Source) -> Iterator[Finding]:

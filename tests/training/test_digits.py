@@ -1,7 +1,5 @@
 """Failures of ``make demo``'s training; tests/docs/test_commands.py runs the demo."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

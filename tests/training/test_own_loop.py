@@ -1,7 +1,5 @@
 """Users' own loops in local processes; the example on executors is in ``tests/references``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

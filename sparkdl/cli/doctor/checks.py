@@ -184,8 +184,8 @@ def slots_check(spark: SparkSession, num_workers: int | None, timeout: float) ->
             slots_check(spark, ever, timeout)
         return CheckResult("slots", "FAIL", error.message)
     now, number = find_slots(spark).now or 0, registered(spark)
-    each, most = -(-now // number), "there is no limit" if ever is None else f"{ever} are configured"
-    slots = f"{counted(now, 'task slot')} on {counted(number, 'executor')}, up to {each} on each; {most}"
+    slots_each, most = -(-now // number), "there is no limit" if ever is None else f"{ever} are configured"
+    slots = f"{counted(now, 'task slot')} on {counted(number, 'executor')}, up to {slots_each} on each; {most}"
     return CheckResult("slots", "ok", f"{slots}; {counted(num_workers or now, 'worker')}")
 
 

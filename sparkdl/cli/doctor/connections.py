@@ -23,7 +23,7 @@ from sparkdl.cli.doctor.link import LinkSpeed, answer_measurements, measure
 from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.net.addresses import interface_of, listen, worker_address
 from sparkdl.net.protocol import Endpoint
-from sparkdl.spark.address_exchange import DriverExchange, Rendezvous
+from sparkdl.spark.rendezvous import DriverAllGather, Rendezvous
 
 CONNECT = 5.0
 """Seconds until a connection fails."""
@@ -77,7 +77,7 @@ class ConnectionTask:
     size: int  # workers
     peers: tuple[str, ...]  # the cluster's addresses of all executors
     network: str | None  # as ``spark.sparkdl.network``
-    begin: Endpoint  # of the driver, where workers exchange their addresses
+    begin: Endpoint  # of the driver, where workers gather their addresses
     end: Endpoint  # of the driver, where workers wait for each other
     timeout: float  # seconds until a wait for the other workers ends
 
@@ -86,16 +86,14 @@ class ConnectionTask:
         deque(rows, maxlen=0)
         with ExitStack() as stack:
             worker = self._listening(stack)
-            workers = [
-                WorkerAddress(**json.loads(line)) for line in self._exchange(self.begin, json.dumps(vars(worker)))
-            ]
+            workers = [WorkerAddress(**json.loads(line)) for line in self._meet(self.begin, json.dumps(vars(worker)))]
             errors = connect(workers, self.rank)
             link = None if errors else measure_next(workers, self.rank)
-            self._exchange(self.end, "connected")  # until all have connected
+            self._meet(self.end, "connected")  # until all have connected
         yield self.rank, ConnectionReport(worker, errors, link)
 
-    def _exchange(self, endpoint: Endpoint, line: str) -> Sequence[str]:
-        return Rendezvous(DriverExchange(endpoint, self.rank, self.size, absent), self.timeout)(line)
+    def _meet(self, endpoint: Endpoint, line: str) -> Sequence[str]:
+        return Rendezvous(DriverAllGather(endpoint, self.rank, self.size, absent), self.timeout)(line)
 
     def _listening(self, stack: ExitStack) -> WorkerAddress:
         host, (task,) = socket.gethostname(), BarrierTaskContext.get().getTaskInfos()
@@ -127,21 +125,21 @@ def representatives(workers: Sequence[WorkerAddress]) -> list[int]:
 def connect(workers: Sequence[WorkerAddress], rank: int, seconds: float = CONNECT) -> dict[int, str]:
     """Connect to the representatives of the other addresses, and return the error of each that cannot be reached."""
     ranks = representatives(workers)
-    others = [other for other in ranks if other != rank] if rank in ranks else []
-    if not others:
+    peers = [peer for peer in ranks if peer != rank] if rank in ranks else []
+    if not peers:
         return {}
 
-    def error(other: int) -> str:
+    def error(peer: int) -> str:
         try:
-            socket.create_connection((workers[other].address, workers[other].port), seconds).close()
+            socket.create_connection((workers[peer].address, workers[peer].port), seconds).close()
         except TimeoutError:
             return f"no answer within {seconds:g} s"
         except OSError as error:
             return error.strerror or str(error)
         return ""
 
-    with ThreadPoolExecutor(min(len(others), _AT_ONCE)) as pool:
-        return {other: text for other, text in zip(others, pool.map(error, others), strict=True) if text}
+    with ThreadPoolExecutor(min(len(peers), _AT_ONCE)) as pool:
+        return {peer: text for peer, text in zip(peers, pool.map(error, peers), strict=True) if text}
 
 
 def measure_next(workers: Sequence[WorkerAddress], rank: int) -> LinkSpeed | None:
@@ -168,9 +166,9 @@ def connections_check(reports: Sequence[ConnectionReport]) -> CheckResult:
     workers = [report.worker for report in reports]
     ranks = representatives(workers)
     findings = [
-        f"{report.worker} cannot connect to {workers[other]}: {error}"
+        f"{report.worker} cannot connect to {workers[peer]}: {error}"
         for report in reports
-        for other, error in report.errors.items()
+        for peer, error in report.errors.items()
     ]
     lacking = [worker.host for worker in workers if worker.error]
     if lacking and not findings:

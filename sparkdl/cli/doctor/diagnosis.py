@@ -47,8 +47,8 @@ from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io.pickling import ship
 from sparkdl.net.addresses import split_host
 from sparkdl.net.protocol import Endpoint
-from sparkdl.spark.address_exchange import AddressBook
 from sparkdl.spark.cluster import SparkCluster, driver_channel
+from sparkdl.spark.rendezvous import AddressBook
 from sparkdl.spark.session import executors, setting, share_workers
 from sparkdl.spark.slots.capacity import find_slots
 
@@ -168,7 +168,7 @@ class Diagnosis:
             begin, end = (self._endpoint(one, stack) for one in (book, AddressBook(size, self.timeout)))
             tasks = [ConnectionTask(rank, size, peers, network, begin, end, self.timeout) for rank in range(size)]
             rows = [context.parallelize([task.rank], 1).barrier().mapPartitions(task.run) for task in tasks]
-            return collect_each(self.spark, rows, self.timeout, "the exchange of workers' addresses")
+            return collect_each(self.spark, rows, self.timeout, "the rendezvous of the workers")
 
     def _endpoint(self, book: AddressBook, stack: ExitStack) -> Endpoint:
         channel = stack.enter_context(driver_channel(self.spark, lambda event: None, book.answer))

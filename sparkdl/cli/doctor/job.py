@@ -72,7 +72,7 @@ def collect_each(
 
     with ThreadPoolExecutor(len(rows)) as pool:
         results = [*pool.map(collect, rows)]
-    return [row for found, _ in results for row in found], [error for _, error in results if error]
+    return [row for part_rows, _ in results for row in part_rows], [error for _, error in results if error]
 
 
 def cause(error: Exception, daemon: str) -> str:

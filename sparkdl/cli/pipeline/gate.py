@@ -128,9 +128,9 @@ def evaluate(
         results = {}
         for name, metric in metrics.items():
             value = float(metric.evaluator.evaluate(scored))
-            other = None if beside is None else float(metric.evaluator.evaluate(beside))
-            reason = metric.failure(value, other, larger=metric.evaluator.isLargerBetter())
-            results[name] = {"value": value, "in_use": other, "passed": reason is None, "reason": reason}
+            value_in_use = None if beside is None else float(metric.evaluator.evaluate(beside))
+            reason = metric.failure(value, value_in_use, larger=metric.evaluator.isLargerBetter())
+            results[name] = {"value": value, "in_use": value_in_use, "passed": reason is None, "reason": reason}
         return results
     finally:
         cached.unpersist()

@@ -125,12 +125,12 @@ def split(group: Group, rule: Rule) -> Group:
 
 
 def _connect(axis: Axis, rank: int) -> Group:
-    own: tuple[int, ...] = (rank,)
+    members: tuple[int, ...] = (rank,)
     handle, timeout = None, datetime.timedelta(seconds=axis.timeout)
     for ranks in axis.groups:
         if len(ranks) > 1:  # every worker takes part for every group, in the same order
             with reaching_peers():
                 process_group: Any = dist.new_group(list(ranks), timeout=timeout)
             handle = process_group if rank in ranks else handle
-        own = ranks if rank in ranks else own
-    return Group(own.index(rank), len(own), handle, own, axis)
+        members = ranks if rank in ranks else members
+    return Group(members.index(rank), len(members), handle, members, axis)

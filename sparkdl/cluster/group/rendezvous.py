@@ -1,7 +1,7 @@
 """The rendezvous of a gang, the same on every cluster.
 
 Rank 0 opens a store on an address that the others can dial, on a port that the system chooses. Every worker publishes
-one line about itself through its launcher's ``exchange``; then all connect. Keys in the store begin with the run's id
+one line about itself through its launcher's ``all_gather``; then all connect. Keys in the store begin with the run's id
 and the attempt, which separates attempts. Neither the store nor gloo authenticates or encrypts: run them only on
 networks that may see the cluster's traffic in plain text.
 """
@@ -72,8 +72,8 @@ class RendezvousResult:
     store: Any
 
 
-def meet(spec: RendezvousSpec, exchange: AllGather) -> RendezvousResult:
-    """Open the store on rank 0 and exchange all workers' lines; calls ``exchange`` exactly once, also on errors.
+def meet(spec: RendezvousSpec, all_gather: AllGather) -> RendezvousResult:
+    """Open the store on rank 0 and gather all workers' lines; calls ``all_gather`` exactly once, also on errors.
 
     Raises:
         PeerLost: another worker's line reports that it cannot take part.
@@ -89,7 +89,7 @@ def meet(spec: RendezvousSpec, exchange: AllGather) -> RendezvousResult:
             store = _store(spec, spec.address, line["port"], listening)
     except Exception as error:  # the others wait for this worker's line
         trouble, line["trouble"] = error, str(error)
-    lines = [json.loads(text) for text in exchange(json.dumps(line))]
+    lines = [json.loads(text) for text in all_gather(json.dumps(line))]
     if trouble is not None:
         raise trouble
     for rank, line in enumerate(lines):

@@ -104,16 +104,16 @@ class Group:
             data, later = dense.view(-1).view(torch.uint8), self.nccl or not wait
             return _result(dist.broadcast(data, group=self.handle, group_src=source, async_op=later), wait=wait)
 
-    def exchange(self, tensor: Tensor, peers: Sequence[int]) -> list[Tensor]:
+    def send_recv(self, tensor: Tensor, peers: Sequence[int]) -> list[Tensor]:
         """Send a tensor to these ranks, and return theirs in the same order; the tensors have one shape and dtype.
 
-        Each of the ``peers`` names this rank in turn, and exchanges its tensors in the same order.
+        Each of the ``peers`` names this rank in turn, and sends its tensors in the same order.
         """
         # Gloo sends from the host's memory only.
         staged = tensor.cpu() if peers and dist.get_backend(self.handle) == "gloo" else tensor
         received = [torch.empty_like(staged, memory_format=torch.contiguous_format) for _ in peers]
         self._send_and_receive([staged.contiguous()] * len(peers), received, peers).wait()
-        return [other.to(tensor.device) for other in received]
+        return [part.to(tensor.device) for part in received]
 
     def all_gather_into(self, gathered: Tensor, tensor: Tensor, *, wait: bool = True) -> Any:
         """Copy every worker's tensor into ``gathered`` in rank order, on every worker.
@@ -216,7 +216,7 @@ def _result(work: Any, *, wait: bool) -> Any:
 def _dense(tensor: Tensor, *, wait: bool) -> Iterator[Tensor]:
     """Yield a contiguous tensor and copy it back: gloo ignores strides."""
     if not wait and not tensor.is_contiguous():
-        raise ValueError("a tensor that is exchanged without waiting has to be contiguous.")
+        raise ValueError("a tensor that is sent without waiting has to be contiguous.")
     dense = tensor.contiguous()
     yield dense
     if dense is not tensor:

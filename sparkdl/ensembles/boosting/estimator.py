@@ -66,12 +66,12 @@ class Boosting(SingleBaseParams, BoostingParams, Estimator[EnsembleModel]):
                 members = _boosted(base, rounds, self.getNumModels() or _MOST[kind], self.getSeed(), plan)
             finally:
                 rounds.running.close()
-        kept = [(fit.models[0], result.weight) for fit, result in members if result.weight is not None]
-        used = len(kept) if stopping.patience is None else stopping.best or 1
+        weighted = [(fit.models[0], result.weight) for fit, result in members if result.weight is not None]
+        used = len(weighted) if stopping.patience is None else stopping.best or 1
         over, seconds = members[-1][1].stop_reason or "numModels", time.monotonic() - start
         model = EnsembleModel(
-            [model for model, _ in kept[:used]],
-            weights=[weight for _, weight in kept[:used]],
+            [model for model, _ in weighted[:used]],
+            weights=[weight for _, weight in weighted[:used]],
             history=[{**result.row, "seconds": fit.seconds[0]} for fit, result in members],
             report={**summary(*(fit for fit, _ in members)), "over": over, "seconds": seconds},
             **settings,

@@ -56,11 +56,11 @@ class SqlCombiner:
             frame = _with_member(frame, model, index, columns)
         return self.combined(frame, names, dataset.columns)
 
-    def combined(self, frame: DataFrame, names: dict[str, str], kept: Sequence[str]) -> DataFrame:
-        """Combine rows that have the members' columns; of all others, keep the columns ``kept``."""
+    def combined(self, frame: DataFrame, names: dict[str, str], columns: Sequence[str]) -> DataFrame:
+        """Combine rows that have the members' columns; of all others, keep the ``columns``."""
         frame, outputs = self._votes(frame) if self.combining.rule in VOTES else self._number(frame)
         added = (output.alias(names[name]) for name, output in outputs.items() if names.get(name))
-        return frame.select(*map(col, kept), *added)
+        return frame.select(*map(col, columns), *added)
 
     def _votes(self, frame: DataFrame) -> tuple[DataFrame, dict[str, Column]]:
         frame = frame.withColumn(_VOTES, self._soft() if self.combining.rule == "soft" else self._hard())
@@ -90,10 +90,10 @@ class SqlCombiner:
         assert self.classes is not None
         # Of a row without a vote, any class is valid: the sum leaves it out.
         predictions = [self._of_voter(index, _number(index), F.lit(0.0)) for index in range(len(self.models))]
-        count, each = self.classes, F.array(*predictions)
-        outside = F.exists(each, lambda one: ~F.isnan(one) & ((one < 0) | (one >= count)))
+        count, classes_voted = self.classes, F.array(*predictions)
+        outside = F.exists(classes_voted, lambda one: ~F.isnan(one) & ((one < 0) | (one >= count)))
         message = f"a member predicts a class outside 0 to {self.classes - 1}; set numClasses"
-        missing = F.exists(each, F.isnan)
+        missing = F.exists(classes_voted, F.isnan)
 
         def votes(class_: Column) -> Column:
             return self._sum(lambda index: F.when(predictions[index] == class_, 1.0).otherwise(0.0))
@@ -198,9 +198,9 @@ def _square(value: Column) -> Column:
 def _weighted_arrays(arrays: Sequence[Column], weights: Sequence[float], missing: float | None = None) -> Column:
     scaled = [F.transform(array, _times(weight)) for array, weight in zip(arrays, weights, strict=True)]
 
-    def plus(one: Column, other: Column) -> Column:
+    def plus(left: Column, right: Column) -> Column:
         # zip_with pads the shorter array with nulls.
-        return one + other if missing is None else F.coalesce(one, F.lit(missing)) + F.coalesce(other, F.lit(missing))
+        return left + right if missing is None else F.coalesce(left, F.lit(missing)) + F.coalesce(right, F.lit(missing))
 
     if len(scaled) == 1:
         return scaled[0]

@@ -46,11 +46,11 @@ class VmapFactory:
         members = [restored(factory, weights, self.precision) for factory, weights in self.members]
         return VmapEnsemble(members, self.combining)
 
-    def equals(self, other: VmapFactory) -> bool:
+    def equals(self, factory: VmapFactory) -> bool:
         """Whether another factory has identical members and the same combination rule."""
         # By identity: a factory may define any equality.
-        ours, theirs = ([*map(id, chain.from_iterable(factory.members))] for factory in (self, other))
-        return (self.combining, self.precision, ours) == (other.combining, other.precision, theirs)
+        ours, theirs = ([*map(id, chain.from_iterable(maker.members))] for maker in (self, factory))
+        return (self.combining, self.precision, ours) == (factory.combining, factory.precision, theirs)
 
 
 class VmapEnsemble(nn.Module):
@@ -133,15 +133,15 @@ class VmapEnsemble(nn.Module):
                     tensor.data = stacked[name].data[index]
 
 
-def same_architecture(one: nn.Module, other: nn.Module) -> bool:
+def same_architecture(left: nn.Module, right: nn.Module) -> bool:
     """Whether two modules differ only in the values of their parameters and buffers."""
-    ours, theirs = (dict(module.named_modules(remove_duplicate=False)) for module in (one, other))
+    ours, theirs = (dict(module.named_modules(remove_duplicate=False)) for module in (left, right))
     return ours.keys() == theirs.keys() and all(_alike(ours[name], theirs[name]) for name in ours)
 
 
-def _alike(one: nn.Module, other: nn.Module) -> bool:
+def _alike(left: nn.Module, right: nn.Module) -> bool:
     try:
-        return type(one) is type(other) and same(_attributes(one), _attributes(other))
+        return type(left) is type(right) and same(_attributes(left), _attributes(right))
     except (TypeError, ValueError, RuntimeError):  # an attribute without a plain equality, such as an array
         return False
 

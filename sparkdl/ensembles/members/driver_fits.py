@@ -99,7 +99,7 @@ def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Fit
             raise error
         raise with_others(
             member_error(index, error),
-            [other for other in errors if other != index],
+            [sibling for sibling in errors if sibling != index],
             finished=len(fitted),
             count=len(members),
             stored=None if store is None else stored,

@@ -73,7 +73,7 @@ class MemberWork:
         record("member", member=index, seconds=state["seconds"])
         return {}, {"trained": True, "state": state if self.store is None else None}
 
-    def reduce(self, one: Tensors, other: Tensors) -> Tensors:
+    def reduce(self, left: Tensors, right: Tensors) -> Tensors:
         """Never called: members have no reduction."""
         raise NotImplementedError
 

@@ -49,26 +49,26 @@ class WeightsByClass:
     @staticmethod
     def of(params: TrainingParams, classes: Classes | None) -> WeightsByClass | None:
         """By an estimator's Params and the valid labels, if known; raises ``InvalidInput`` if they contradict."""
-        given = params.getClassWeights()
-        if given is None:
+        weights = params.getClassWeights()
+        if weights is None:
             return None
         if classes is None:
             raise InvalidInput(
-                f"classWeights is {given!r}, and {type(params).__name__} with labelCol={params.getLabelCol()!r} has no "
-                "class indices; expected a TorchClassifier with one label column, or weightCol."
+                f"classWeights is {weights!r}, and {type(params).__name__} with labelCol={params.getLabelCol()!r} has "
+                "no class indices; expected a TorchClassifier with one label column, or weightCol."
             )
         loss: Any = as_module(params.getLoss())
-        own = [name for name in ("weight", "pos_weight") if isinstance(getattr(loss, name, None), Tensor)]
-        if own and isinstance(loss, nn.modules.loss._Loss):
+        names = [name for name in ("weight", "pos_weight") if isinstance(getattr(loss, name, None), Tensor)]
+        if names and isinstance(loss, nn.modules.loss._Loss):
             raise InvalidInput(
-                f"classWeights is {given!r}, and the loss is {type(loss).__name__}({own[0]}=...); expected only one of "
-                "them."
+                f"classWeights is {weights!r}, and the loss is {type(loss).__name__}({names[0]}=...); expected only "
+                "one of them."
             )
-        if isinstance(given, list) and classes.count not in (None, len(given)):
+        if isinstance(weights, list) and classes.count not in (None, len(weights)):
             raise InvalidInput(
-                f"classWeights is {given}; expected a number for each of the {classes.count} classes, or 'balanced'."
+                f"classWeights is {weights}; expected a number for each of the {classes.count} classes, or 'balanced'."
             )
-        return WeightsByClass(given if isinstance(given, str) else tuple(given), classes)
+        return WeightsByClass(weights if isinstance(weights, str) else tuple(weights), classes)
 
     def compute(self, frame: DataFrame, columns: Columns) -> ClassWeights:
         """The weights of the classes, empty without rows, by one job; raises ``InvalidInput`` for invalid rows."""
@@ -91,13 +91,13 @@ class WeightsByClass:
 
     def column(self, columns: Columns, weights: ClassWeights) -> SparkColumn:
         """The weight of each row; null for a label that ``compute`` has not seen."""
-        label, own = _label_and_weight(columns)
+        label, row_weight = _label_and_weight(columns)
         # One literal, however many classes there are.
         table = F.from_json(F.lit(json.dumps([weight or 0.0 for weight in weights])), "array<double>")
         factor = F.get(table, label.cast("int"))
         if self.classes.ignored is not None:
             factor = F.when(label == self.classes.ignored, 1.0).otherwise(factor)
-        return own * factor
+        return row_weight * factor
 
     @property
     def _count(self) -> int | None:
@@ -112,14 +112,14 @@ class WeightsByClass:
                 f"classWeights is set, and label column {target.name!r} has type {kind.simpleString()[:200]}; expected "
                 "one class index per row."
             )
-        label, own = _label_and_weight(columns)
+        label, row_weight = _label_and_weight(columns)
         held = F.lit(False)
         if columns.validation is not None:
             held = F.coalesce(col(columns.validation.name).cast("boolean"), held)
         # Labels that are no classes may be many. Among so many, one is no class.
         most = 2 * (self._count or _MOST_CLASSES) + 3
         with job_description(frame.sparkSession, "sparkdl: count the classes"):
-            sums = sums_by(frame, F.when(own >= 0, own).otherwise(math.nan), most, label=label, held=held)
+            sums = sums_by(frame, F.when(row_weight >= 0, row_weight).otherwise(math.nan), most, label=label, held=held)
         if (count := sum(wrong for _, wrong in sums.values())) and columns.weight is not None:
             raise InvalidInput(
                 f"weight column {columns.weight.name!r} holds {count} values that are no finite numbers of at least 0; "
@@ -134,9 +134,9 @@ class WeightsByClass:
         for label in labels:
             if label is None or not (label.is_integer() and 0 <= label < most):
                 reason = f" classWeights has {most} numbers." if isinstance(self.given, tuple) else ""
-                found = "null" if label is None else int(label) if label.is_integer() else label
+                value = "null" if label is None else int(label) if label.is_integer() else label
                 raise InvalidInput(
-                    f"label column {column!r} holds {found}; expected class indices from 0 to {most - 1}."
+                    f"label column {column!r} holds {value}; expected class indices from 0 to {most - 1}."
                     f"{reason} pyspark.ml.feature.StringIndexer makes class indices from any labels."
                 )
 

@@ -102,9 +102,9 @@ class Saveable(Params, MLReadable[Any], MLWritable):
 
 
 def _revived(kind: Any, state: Any) -> Any:
-    made = kind.__new__(kind)
-    made.__dict__.update(unpickled(state, "the pickle") if isinstance(state, bytes) else state)
-    return made
+    stage = kind.__new__(kind)
+    stage.__dict__.update(unpickled(state, "the pickle") if isinstance(state, bytes) else state)
+    return stage
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ def _load(path: str, session: SparkSession, trust: Trust) -> Any:
 
 def _check_stages(path: str, session: SparkSession, trust: Trust) -> None:
     """Check what Spark's reader, which imports any class, will read: each line of all metadata below the path."""
-    found = {name[: match.end()] for name in files.Folder.of(path).walk() for match in _METADATA.finditer(name)}
-    for name in sorted(found):
+    folders = {name[: match.end()] for name in files.Folder.of(path).walk() for match in _METADATA.finditer(name)}
+    for name in sorted(folders):
         for row in session.read.text(escaped(f"{path}/{name}")).collect():
             metadata = json.loads(row.value)
             _class(metadata["class"], trust)

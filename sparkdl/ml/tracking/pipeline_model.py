@@ -109,16 +109,16 @@ def verify(path: str, rows: DataFrame) -> VerifiedColumns:
     if missing := [name for name in served.inputs if name not in rows.columns]:
         raise InvalidInput(f"the pipeline reads {listed(missing)}; the rows have {listed(rows.columns)}.")
     inputs = [_described(name, rows.schema[name].dataType) for name in served.inputs]
-    wanted = [*served.inputs, *served.outputs]
-    collected = load_saved(root, spark).transform(rows.limit(_ROWS)).select(*map(col, wanted)).collect()
+    compared = [*served.inputs, *served.outputs]
+    collected = load_saved(root, spark).transform(rows.limit(_ROWS)).select(*map(col, compared)).collect()
     if not collected:
         raise InvalidInput("there is no row to compare predictions on; expected at least one.")
-    values = dict(zip(wanted, map(list, zip(*collected, strict=True)), strict=True))
-    given, types = {name: list(map(_array, values[name])) for name in served.inputs}, dict(rows.dtypes)
+    values = dict(zip(compared, map(list, zip(*collected, strict=True)), strict=True))
+    input_values, types = {name: list(map(_array, values[name])) for name in served.inputs}, dict(rows.dtypes)
     requests = {
-        "pandas": pd.DataFrame({name: values[name] for name in given}),
-        "Arrow": pa.table({name: pa.array(given[name], arrow_type(types[name])) for name in given}),
-        "JSON": [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)],
+        "pandas": pd.DataFrame({name: values[name] for name in input_values}),
+        "Arrow": pa.table({name: pa.array(input_values[name], arrow_type(types[name])) for name in input_values}),
+        "JSON": [dict(zip(input_values, row, strict=True)) for row in zip(*input_values.values(), strict=True)],
     }
     for form, request in requests.items():
         try:
@@ -152,15 +152,15 @@ def _array(value: Any) -> Any:
 
 
 def _compare(name: str, expected: list[Any], predicted: list[Any]) -> None:
-    for row, (one, other) in enumerate(zip(map(_array, expected), predicted, strict=True)):
-        if one is None or other is None or isinstance(one, str):
-            same = one == other
+    for row, (spark_value, value) in enumerate(zip(map(_array, expected), predicted, strict=True)):
+        if spark_value is None or value is None or isinstance(spark_value, str):
+            same = spark_value == value
         else:
-            same = np.shape(one) == np.shape(other) and np.allclose(
-                other, one, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True
+            same = np.shape(spark_value) == np.shape(value) and np.allclose(
+                value, spark_value, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True
             )
         if not same:
             raise SparkdlError(
-                f"without Spark, {name} of row {row} is {other}, and with Spark {one}; nothing is registered. "
+                f"without Spark, {name} of row {row} is {value}, and with Spark {spark_value}; nothing is registered. "
                 "Expected equal predictions: leave out register, and report the stages of the pipeline."
             )

@@ -108,8 +108,8 @@ class Registration(CheckedFields):
         with store_errors(client.tracking_uri):
             experiment = experiment_id(client, self.experiment, default=default)
             experiment = experiment or make_experiment(client, self.experiment)
-        run, found = self._earlier(client, experiment, version)
-        if found is None:
+        run, registered = self._earlier(client, experiment, version)
+        if registered is None:
             tags = {**tags, VERSION_TAG: version, "sparkdl.version": __version__}
             if run is None:
                 # User, and notebook, job or commit.
@@ -117,9 +117,9 @@ class Registration(CheckedFields):
                 run = client.create_run(experiment, tags=resolved, run_name=version)
             client.log_batch(run.info.run_id, metrics=metrics_of(metrics, 0))
             logged = log_model(client, run, verified.served(uri), code_paths=self.code_paths)
-            found = register(client, logged, self.name, tags)
+            registered = register(client, logged, self.name, tags)
         client.set_terminated(run.info.run_id, "FINISHED")
-        return {"name": self.name, "version": str(found.version)}
+        return {"name": self.name, "version": str(registered.version)}
 
     def point(self, registered: Mapping[str, str]) -> None:
         """Move the alias to a version."""
@@ -134,7 +134,7 @@ class Registration(CheckedFields):
         token = None
         while True:  # all pages: not every registry filters versions by run or tag
             page = client.search_model_versions(f"name = '{self.name}'", max_results=_PAGE, page_token=token)
-            found = next((one for one in page if one.run_id == runs[0].info.run_id), None)
+            registered = next((one for one in page if one.run_id == runs[0].info.run_id), None)
             token = page.token
-            if found is not None or not token:
-                return runs[0], found
+            if registered is not None or not token:
+                return runs[0], registered

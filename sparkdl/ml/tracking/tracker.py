@@ -64,7 +64,7 @@ class TrackerList:
 
     def __init__(self, trackers: Sequence[Any], run: TrackerContext) -> None:
         prepared = [tracker.prepare(run) if hasattr(tracker, "prepare") else None for tracker in trackers]
-        self._trackers = [one if other is None else other for one, other in zip(trackers, prepared, strict=True)]
+        self._trackers = [tracker if new is None else new for tracker, new in zip(trackers, prepared, strict=True)]
         check_methods("trackers", self._trackers)
         self._run, self._names = run, [type(tracker).__name__ for tracker in trackers]
         self._warned: set[int] = set()

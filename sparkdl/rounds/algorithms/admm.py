@@ -204,7 +204,7 @@ class ConsensusADMM(CheckedFields):
         root = math.sqrt(num_shards * len(z)) * self.abs_tol
         size = max(math.sqrt(float(update["x2"])), math.sqrt(num_shards) * float(z.double().norm()))
         dual_size = rho * math.sqrt(max(duals, 0.0))
-        apart = self.alpha**2 * float(update["delta2"]) - 2 * self.alpha * float(moved @ update["delta"].double())
+        spread = self.alpha**2 * float(update["delta2"]) - 2 * self.alpha * float(moved @ update["delta"].double())
         return {
             "primal": math.sqrt(max(primal, 0.0)),
             "dual": math.sqrt(num_shards) * rho * math.sqrt(step),
@@ -212,7 +212,7 @@ class ConsensusADMM(CheckedFields):
             "dual_bound": root + self.rel_tol * dual_size,
             "size": size,
             "dual_size": dual_size,
-            "combined": rho * max(apart + 2 * num_shards * step, 0.0),  # ||h - z'||^2 = ||alpha (x - c) - (z' - c)||^2
+            "combined": rho * max(spread + 2 * num_shards * step, 0.0),  # ||h - z'||^2 = ||alpha (x - c) - (z' - c)||^2
         }
 
     def _balanced(self, state: State, residuals: dict[str, float]) -> float:

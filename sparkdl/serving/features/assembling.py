@@ -79,12 +79,12 @@ def _mix(k: int) -> int:
 def bucket(text: str, buckets: int) -> int:
     """The bucket of a text's UTF-8 bytes, from 0: the signed hash modulo the number of buckets."""
     data = text.encode()
-    whole = len(data) & ~3
+    aligned = len(data) & ~3
     h = _SEED
-    for start in range(0, whole, 4):
+    for start in range(0, aligned, 4):
         h ^= _mix(int.from_bytes(data[start : start + 4], "little"))
         h = ((h << 13 | h >> 19) * 5 + 0xE6546B64) & _MASK
-    h ^= _mix(int.from_bytes(data[whole:], "little")) ^ len(data)
+    h ^= _mix(int.from_bytes(data[aligned:], "little")) ^ len(data)
     h = ((h ^ h >> 16) * 0x85EBCA6B) & _MASK
     h = ((h ^ h >> 13) * 0xC2B2AE35) & _MASK
     h ^= h >> 16

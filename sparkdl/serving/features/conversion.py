@@ -33,15 +33,15 @@ def read_array(values: Any, name: str, *, nan_is_null: bool) -> pa.Array:
         raise InvalidInput(f"column {name!r} cannot be read: {error}; expected values of one type.") from error
 
 
-def cast_exactly(array: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:
+def cast_exactly(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     """Cast an array. Floating-point types take the nearest number, as in Java; every other value stays as it is.
 
     Raises ``InvalidInput`` if a value is of another kind, the type does not hold it, or it may be rounded already.
     """
     try:
-        return _cast(array, wanted)
+        return _cast(array, kind)
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
-        raise InvalidInput(f"column {name!r} has type {array.type}: {error}; expected values of {wanted}.") from error
+        raise InvalidInput(f"column {name!r} has type {array.type}: {error}; expected values of {kind}.") from error
 
 
 def arrow_type(kind: str) -> pa.DataType:
@@ -84,10 +84,10 @@ def _built(values: Any, nan_is_null: bool) -> pa.Array:
     return pa.array([None if null and not isinstance(value, numbers) else value for null, value in pairs])
 
 
-def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.null_count == len(array):  # as pandas' NaN, they may be of any type
-        return pa.nulls(len(array), wanted)
-    leaf, target = array, wanted
+        return pa.nulls(len(array), kind)
+    leaf, target = array, kind
     while is_list(leaf.type) and is_list(target):
         leaf, target = leaf.flatten(), target.value_type
         if leaf.null_count:
@@ -95,17 +95,17 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if _kind(leaf.type) not in (_kind(target), "null"):
         raise TypeError("this is another kind of value")
     if pa.types.is_decimal(target):
-        return pa.array([None if value is None else Decimal(str(value)) for value in array.to_pylist()], wanted)
+        return pa.array([None if value is None else Decimal(str(value)) for value in array.to_pylist()], kind)
     if pa.types.is_decimal(leaf.type) and pa.types.is_floating(target):
-        array = array.cast(with_elements(wanted, pa.string()))  # Arrow reads text exactly, but rounds decimals twice
+        array = array.cast(with_elements(kind, pa.string()))  # Arrow reads text exactly, but rounds decimals twice
     if pa.types.is_floating(leaf.type):
         numbers = np.abs(leaf.drop_null().to_numpy(zero_copy_only=False))
-        whole = pa.types.is_integer(target)
+        integral = pa.types.is_integer(target)
         # Floating-point numbers skip whole numbers above it, so that the value may have been another one.
-        most = 2.0 ** (np.finfo(numbers.dtype).nmant + 1) - 1 if whole else np.finfo(target.to_pandas_dtype()).max
+        most = 2.0 ** (np.finfo(numbers.dtype).nmant + 1) - 1 if integral else np.finfo(target.to_pandas_dtype()).max
         if (numbers[np.isfinite(numbers)] > most).any():
             raise ValueError(f"it has numbers above {most:g}")
-    return array.cast(wanted)
+    return array.cast(kind)
 
 
 def _kind(kind: pa.DataType) -> str:

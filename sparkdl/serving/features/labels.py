@@ -37,10 +37,10 @@ class StringIndexerModel(FeatureStage):
         distinct, codes = self.read(name, column.categories)
         decimals = column.is_number and distinct.dtype == object  # Spark casts them without an exponent
         written = [f"{value:f}" for value in distinct] if decimals else texts(distinct)
-        found = np.array([labels.get(text, unknown) for text in written], dtype=np.float64)
-        indices[present] = found[codes]
+        positions = np.array([labels.get(text, unknown) for text in written], dtype=np.float64)
+        indices[present] = positions[codes]
         if np.isnan(indices).any():
-            wrong = ["null" if column.null.any() else "", shown(distinct[np.isnan(found)])]
+            wrong = ["null" if column.null.any() else "", shown(distinct[np.isnan(positions)])]
             raise InvalidInput(
                 f"{self}: the column {name!r} has {' and '.join(filter(None, wrong))}, which training did not see; "
                 f"expected one of its {len(labels)} labels. Leave these rows out, or {_KEEP}."
@@ -64,15 +64,15 @@ class IndexToString(FeatureStage):
         present = ~column.null
         index = self.numbers(name, column)[present]
         # Java converts NaN to 0, and fractions towards 0.
-        whole = np.nan_to_num(index, nan=0.0, posinf=2**31 - 1, neginf=-(2**31)).astype(np.int64)
-        outside = (whole < 0) | (whole >= len(self.labels))
+        positions = np.nan_to_num(index, nan=0.0, posinf=2**31 - 1, neginf=-(2**31)).astype(np.int64)
+        outside = (positions < 0) | (positions >= len(self.labels))
         if outside.any():
             raise InvalidInput(
                 f"{self}: the column {name!r} has {shown(index[outside])}; expected an index of one of the "
                 f"{len(self.labels)} labels, from 0."
             )
         result = np.full(len(column.null), None, dtype=object)
-        result[present] = np.array(self.labels, dtype=object)[whole]
+        result[present] = np.array(self.labels, dtype=object)[positions]
         return Column(result, column.null)
 
 

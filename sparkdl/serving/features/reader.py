@@ -56,21 +56,21 @@ class FeaturePipeline:
     @property
     def inputs(self) -> list[str]:
         """The columns that the stages read and none of them adds before, in the order of their first use."""
-        made: set[str] = set()
+        produced: set[str] = set()
         inputs: dict[str, None] = {}
         for stage in self.stages:
-            inputs.update(dict.fromkeys(name for name in stage.inputs if name not in made))
-            made.update(stage.outputs)
+            inputs.update(dict.fromkeys(name for name in stage.inputs if name not in produced))
+            produced.update(stage.outputs)
         return list(inputs)
 
-    def needed(self, wanted: Iterable[str]) -> FeaturePipeline:
+    def needed(self, columns: Iterable[str]) -> FeaturePipeline:
         """The stages on which columns depend; an indexer of the label is none."""
-        names, kept = {*wanted}, list[FeatureStage]()
+        names, necessary = {*columns}, list[FeatureStage]()
         for stage in reversed(self.stages):
             if names & {*stage.outputs}:
-                kept.insert(0, stage)
+                necessary.insert(0, stage)
                 names.update(stage.inputs)
-        return FeaturePipeline(tuple(kept))
+        return FeaturePipeline(tuple(necessary))
 
     def transform(self, columns: Columns) -> dict[str, Column]:
         """The columns, and those that the stages add; raises ``InvalidInput`` if a stage cannot read one."""
@@ -93,9 +93,9 @@ def read_pipeline(uri: str, others: Readers) -> FeaturePipeline:
     labels: dict[str, tuple[str, ...]] = {}
     for at, stage in enumerate(stages):
         if isinstance(stage, IndexToString) and not stage.labels:  # Spark finds them in the column's metadata
-            if not (found := labels.get(stage.inputs[0])):
+            if not (new_labels := labels.get(stage.inputs[0])):
                 raise InvalidInput(without_labels(str(stage), stage.inputs[0]))
-            stages[at] = replace(stage, labels=found)
+            stages[at] = replace(stage, labels=new_labels)
         labels |= dict.fromkeys(stage.outputs, ())
         if isinstance(stage, StringIndexerModel):
             unknown = ("__unknown",) * stage.keep  # Spark's name

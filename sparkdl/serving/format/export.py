@@ -62,8 +62,8 @@ def compare(module: Callable[..., Any], exported: Callable[..., Any], inputs: Se
     for rows in _BATCHES:
         batch = [tensor[torch.arange(rows) % len(tensor)] for tensor in inputs]
         try:
-            found, expected = _outputs(exported, batch), _outputs(module, batch)
-            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5, equal_nan=True)
+            actual, expected = _outputs(exported, batch), _outputs(module, batch)
+            torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-5, equal_nan=True)
         except AssertionError as error:
             raise InvalidInput(
                 f"on {rows} rows its outputs differ from the module's: {str(error).partition(chr(10))[0]} Expected a "

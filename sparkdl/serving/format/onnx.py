@@ -35,10 +35,10 @@ def to_onnx(program: bytes, names: Sequence[str] | None = None) -> bytes:
     exported = torch.export.load(io.BytesIO(Archive.read(program).sanitized()))
     try:
         with _quiet():
-            made: Any = torch.onnx.export(exported, (), input_names=names, output_names=[OUTPUT], dynamo=True)
+            onnx_program: Any = torch.onnx.export(exported, (), input_names=names, output_names=[OUTPUT], dynamo=True)
     except Exception as error:  # torch's exporter raises many types
         raise InvalidInput(f"the model cannot be exported to ONNX: {first_line(error)}") from error
-    written = _with_batch(made.model_proto)
+    written = _with_batch(onnx_program.model_proto)
     if find_spec("onnxruntime"):
         _check(written, exported)
     return written

@@ -125,26 +125,26 @@ def is_plain(value: object) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     """Whether two values are equal; values without equality are compared by their parts."""
-    if type(one) is not type(other):
+    if type(left) is not type(right):
         return False
-    if isinstance(one, Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(left, Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
     torchmetrics = sys.modules.get("torchmetrics")  # a metric exists only if it is imported
-    if torchmetrics is not None and isinstance(one, torchmetrics.Metric):
-        return same(one.__getstate__(), other.__getstate__())
-    if isinstance(one, nn.Module):
-        return same(vars(one), vars(other))
-    if isinstance(one, partial):
-        return same((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))
-    if isinstance(one, Mapping):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    if is_dataclass(one) and not isinstance(one, type):
-        return all(same(getattr(one, part.name), getattr(other, part.name)) for part in fields(one))
-    return bool(one is other or one == other)
+    if torchmetrics is not None and isinstance(left, torchmetrics.Metric):
+        return same(left.__getstate__(), right.__getstate__())
+    if isinstance(left, nn.Module):
+        return same(vars(left), vars(right))
+    if isinstance(left, partial):
+        return same((left.func, left.args, left.keywords), (right.func, right.args, right.keywords))
+    if isinstance(left, Mapping):
+        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    if is_dataclass(left) and not isinstance(left, type):
+        return all(same(getattr(left, part.name), getattr(right, part.name)) for part in fields(left))
+    return bool(left is right or left == right)
 
 
 def _constructed_with(value: Any) -> dict[str, Any]:

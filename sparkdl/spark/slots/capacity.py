@@ -98,8 +98,8 @@ def _most(spark: SparkSession, now: int, requests: TaskResources) -> int | None:
     if url.startswith("local"):
         return now  # local mode has all slots from the start
     if cores := number("spark.cores.max"):
-        each = number("spark.executor.cores")  # by default an executor has all cores of its host
-        return cores // each * slots(each) if each else cores // cpus
+        cores_each = number("spark.executor.cores")  # by default an executor has all cores of its host
+        return cores // cores_each * slots(cores_each) if cores_each else cores // cpus
     if not (setting(spark, "spark.executor.instances") and setting(spark, "spark.executor.cores")):
         return None
     return number("spark.executor.instances") * slots(number("spark.executor.cores"))
@@ -109,8 +109,8 @@ def _why(spark: SparkSession, requests: TaskResources) -> str:
     names = ("spark.task.cpus", "spark.cores.max", "spark.executor.instances", "spark.executor.cores")
     of_gpus = (EXECUTOR_GPUS, TASK_GPUS) if requests.gpus is None else (EXECUTOR_GPUS,)
     known = [f"{name} = {setting(spark, name)}" for name in (*names, *of_gpus) if setting(spark, name)]
-    own = {"taskCpus": requests.cpus, "taskGpus": requests.gpus}
-    known += [f"{name} = {value:g}" for name, value in own.items() if value is not None]
+    settings = {"taskCpus": requests.cpus, "taskGpus": requests.gpus}
+    known += [f"{name} = {value:g}" for name, value in settings.items() if value is not None]
     return ", ".join([f"master = {master(spark)}", *known])
 
 

@@ -95,8 +95,8 @@ def _has_profiles(master: str) -> bool:
 
 def assigned_gpus(context: TaskContext | None) -> tuple[str, ...] | None:
     """The addresses of the GPUs that Spark assigned to a task, from its context; None outside tasks, or without any."""
-    given = None if context is None else context.resources().get(GPU)
-    return None if given is None else tuple(given.addresses)
+    gpus = None if context is None else context.resources().get(GPU)
+    return None if gpus is None else tuple(gpus.addresses)
 
 
 def turn_of(context: TaskContext | None) -> int | None:

@@ -104,7 +104,7 @@ def concurrent_fits() -> int:
     """The number of fits that the ``ThreadPool`` of this thread runs at a time, times those of pools around it."""
     thread, fits = threading.current_thread(), 1
     while (tasks := _tasks(thread)) is not None:
-        fits *= sum(_tasks(other) is tasks for other in threading.enumerate())
+        fits *= sum(_tasks(running) is tasks for running in threading.enumerate())
         thread = getattr(thread, "_parent", thread)  # the thread that made the pool
     return fits
 

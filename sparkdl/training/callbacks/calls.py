@@ -114,5 +114,5 @@ def _restoring(module: nn.Module) -> Iterator[None]:
     yield
     for registry, before in names:
         registry.update(before)  # type: ignore[arg-type]
-    for value, data, kept in copies:
-        value.data = data.copy_(kept)
+    for value, data, copy in copies:
+        value.data = data.copy_(copy)

@@ -151,12 +151,12 @@ def during_backward(buckets: Sequence[Bucket], traffic: Iterable[Sequence[Traffi
 
     The backward pass computes equally long for each byte.
     """
-    whole, ready = sum(bucket.buffer.nbytes for bucket in buckets), 0
+    size, ready = sum(bucket.buffer.nbytes for bucket in buckets), 0
     during: list[Exchange] = []
     after: list[Exchange] = []
     for bucket, (first, *others) in zip(buckets, traffic, strict=True):
         ready += bucket.buffer.nbytes
-        during.append(Exchange(first, ready / whole))
+        during.append(Exchange(first, ready / size))
         after += map(Exchange, others)
     return during + after
 

@@ -80,8 +80,8 @@ def one_per_host(workers: int) -> Hosts:
 def all_reduce(size: float, hosts: Hosts) -> Traffic:
     """The sum of ``size`` bytes by a ring in rank order, as gloo does it."""
     workers = len(hosts)
-    whole = 2 * (workers - 1) * size // workers  # bytes, so that a worker's counts add up
-    return replace(reduce_scatter(size, hosts) * 2, bytes=whole)
+    sent = 2 * (workers - 1) * size // workers  # bytes, so that a worker's counts add up
+    return replace(reduce_scatter(size, hosts) * 2, bytes=sent)
 
 
 def reduce_scatter(size: float, hosts: Hosts) -> Traffic:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sparkdl.cluster.group.world import World
+from sparkdl.cluster.group.world import Group, World
 from sparkdl.data.batch import Batch
 from sparkdl.training.objective.objective import Objective
 
@@ -83,4 +83,11 @@ class Layout(Protocol):
 
     @abstractmethod
     def place(self, objective: Objective, world: World) -> Replica:
-        """This worker's piece of its replica."""
+        """This worker's piece of its replica; the loop then calls ``equalise``."""
+
+
+def equalise(replica: Replica, group: Group) -> Replica:
+    """Overwrite weights and buffers with those of rank 0; return the replica."""
+    for tensor in (*replica.module.parameters(), *replica.module.buffers()):
+        group.broadcast_(tensor.detach())
+    return replica

@@ -22,15 +22,15 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
 
 
 class LossScaler:
-    """Scales the loss of fp16, whose small gradients would become 0; does nothing for other precisions.
+    """Scales the loss of fp16, whose small gradients would become 0.
 
     If a gradient is infinite or NaN, the step is skipped and the scale halved: P. Micikevicius et al., Mixed precision
     training, 2018. With ``AllReduce`` the scale is the same on all workers, since it follows from summed gradients.
     With strategies of local steps, it is each worker's own.
     """
 
-    def __init__(self, precision: str, device: torch.device) -> None:
-        self._scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+    def __init__(self, device: torch.device) -> None:
+        self._scaler = torch.amp.GradScaler(device.type)
         self._scaler.scale(torch.zeros((), device=device))  # makes the scale, also on a worker without rows
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -39,8 +39,6 @@ class LossScaler:
 
     def unscale(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
         """Divide all gradients by the scale, also those of parameters that the optimizer does not have."""
-        if not self._scaler.is_enabled():
-            return
         owned = _graded(optimizer)
         if owned:  # without gradients torch's scaler raises, here or in the next step
             self._scaler.unscale_(optimizer)
@@ -50,14 +48,14 @@ class LossScaler:
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Step the optimizer unless a gradient is infinite or NaN, and adapt the scale."""
-        if self._scaler.is_enabled() and _graded(optimizer):
+        if _graded(optimizer):
             self._scaler.step(optimizer)
             self._scaler.update()
         else:
             optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale and its history; empty for other precisions."""
+        """The scale and its history."""
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

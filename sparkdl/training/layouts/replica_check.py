@@ -95,14 +95,14 @@ class ReplicaCheck:
         group = self.world.group()
         if group.size == 1:
             return False
-        own = describe(self.replica.module, self.replica.optimizer if self.optimizers else None)
-        digest = int.from_bytes(hashlib.sha256(repr(own).encode()).digest()[:8], "little", signed=True)
+        description = describe(self.replica.module, self.replica.optimizer if self.optimizers else None)
+        digest = int.from_bytes(hashlib.sha256(repr(description).encode()).digest()[:8], "little", signed=True)
         mine = torch.tensor([digest], device=self.world.device if group.nccl else "cpu")
         digests = mine.new_empty(group.size)
         group.all_gather_into(digests, mine)
         if len({*digests.tolist()}) == 1:
             return False
-        kinds, states = zip(*group.gather((_processor(self.world.device), own)), strict=True)
+        kinds, states = zip(*group.gather((_processor(self.world.device), description)), strict=True)
         if len({*kinds}) == 1:
             # Most ranks are right; of two ranks, rank 0.
             right = Counter(map(repr, states)).most_common(1)[0][0]

@@ -17,8 +17,8 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import GradientSink, arithmetic
-from sparkdl.training.objective.loss import shapes
-from sparkdl.training.objective.objective import Objective, forward, trained
+from sparkdl.training.objective.loss import forward, shapes, trained
+from sparkdl.training.objective.objective import Objective
 
 _LISTED = 5  # differences that a message lists
 
@@ -59,7 +59,7 @@ class ReplicatedReplica:
         self._by_epoch = objective.scheduler_interval == "epoch"
         self._criterion = objective.criterion(device)
         self._autocast = arithmetic.autocast(objective.precision, device)
-        self._scaler = arithmetic.LossScaler(objective.precision, device)
+        self._scaler = arithmetic.LossScaler(device) if objective.precision == "fp16" else None
         self._sink: GradientSink | None = None
         self._receiver: GradientSink | None = None  # the sink, during a backward pass with communication
         self._hooked = False
@@ -98,12 +98,17 @@ class ReplicatedReplica:
 
         ``adjust`` is called with the parameters before clipping, when their gradients are not scaled any more.
         """
-        self._scaler.unscale(self.optimizer, self.parameters)
+        enter_phase("update")
+        if self._scaler is not None:
+            self._scaler.unscale(self.optimizer, self.parameters)
         if adjust is not None:
             adjust(self.parameters)
         if self._objective.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self._objective.max_grad_norm)
-        self._scaler.step(self.optimizer)
+        if self._scaler is None:
+            self.optimizer.step()
+        else:
+            self._scaler.step(self.optimizer)
         if self.scheduler is not None and not self._by_epoch:
             self.scheduler.step()
         for parameter in self.parameters:  # the optimizer may have only some of them
@@ -124,7 +129,7 @@ class ReplicatedReplica:
                 "parameters": {name: value for name, value in module.items() if name in named},
                 "optimizer": self.optimizer.state_dict(),
                 "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-                "scaler": self._scaler.state_dict(),
+                "scaler": {} if self._scaler is None else self._scaler.state_dict(),
                 "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)},
             },
             "local": {
@@ -146,7 +151,8 @@ class ReplicatedReplica:
         self.optimizer.load_state_dict(replicated["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(replicated["scheduler"])
-        self._scaler.load_state_dict(replicated["scaler"])
+        if self._scaler is not None:
+            self._scaler.load_state_dict(replicated["scaler"])
 
     def _check_fit(self, state: dict[str, Any]) -> None:
         # torch would load some mismatches silently.
@@ -166,7 +172,9 @@ class ReplicatedReplica:
             output = forward(self.module, inputs)
             loss = trained(self._criterion(output, batch))
         enter_phase("backward")
-        part = self._scaler.scale(loss if batch.micro_fraction == 1.0 else loss * batch.micro_fraction)
+        part = loss if batch.micro_fraction == 1.0 else loss * batch.micro_fraction
+        if self._scaler is not None:
+            part = self._scaler.scale(part)
         part.backward()  # type: ignore[no-untyped-call]
         self.output = output.detach() if isinstance(output, Tensor) else output
         return loss

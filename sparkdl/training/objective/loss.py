@@ -1,4 +1,4 @@
-"""The loss of a step, as the weighted mean over the rows of the global batch.
+"""The forward pass and the loss of a step, as the weighted mean over the rows of the global batch.
 
 With ``l_i`` the loss of row ``i``, averaged over its trailing dimensions, the loss over all workers is
 
@@ -20,7 +20,8 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -30,10 +31,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from sparkdl.data.batch import Batch, arguments
+from sparkdl.data.batch import Batch, Input, arguments
 from sparkdl.errors import InvalidInput, WorkerFailed
 
 LossFunction = Callable[[Any, Tensor], Tensor]
+
+_DTYPES = (
+    " An index is int64. Weights are float32, or float64 with precision='fp64', whatever the model's own dtype is; "
+    "precision='bf16' needs no casts. For another dtype of a column, set InputColumn(name, dtype) in columnSpecs."
+)
+
+_DTYPE_ERRORS = (
+    r"dtype|[Ss]calar type|[Ii]nput type|Type promot|should be the same|index tensor|not implemented for|as indices"
+)
 
 _ELEMENTWISE: dict[Any, type[nn.Module]] = {
     functional.binary_cross_entropy: nn.BCELoss,
@@ -73,6 +83,44 @@ def as_module(loss: Any) -> Any:
         return module(**settings)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"loss is {loss!r}, whose settings {module.__name__} does not take: {error}.") from error
+
+
+def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
+    """The model's output. If the model raises, WorkerFailed reports the shapes of its inputs."""
+    inputs = arguments(columns)
+    try:
+        return module(*inputs)
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        if _compiler_failed(module, error):
+            return forward(module, columns)
+        if "Expected more than 1 value per channel" in str(error):
+            raise InvalidInput(
+                f"batch normalisation in {type(module).__name__} got one row on this worker, which has no variance. If "
+                "only an epoch's last step has so few rows, set dropLast=True. Otherwise raise batchSize, in rounds "
+                "the algorithm's, or lower numWorkers or microBatches. nn.GroupNorm, and on GPUs syncBatchNorm=True, "
+                "take one row."
+            ) from error
+        advice = _DTYPES * bool(re.search(_DTYPE_ERRORS, str(error)))
+        raise WorkerFailed(
+            f"forward() of {type(module).__name__} raised {type(error).__name__}: {str(error).rstrip('.')}. "
+            f"Its inputs were {', '.join(map(shapes, inputs))}.{advice}"
+        ) from error
+
+
+def _compiler_failed(module: nn.Module, error: Exception) -> bool:
+    if module._compiled_call_impl is None or not isinstance(error, torch._dynamo.exc.TorchDynamoException):
+        return False
+    reason = " ".join(str(error).strip().splitlines()[:2])
+    warnings.warn(f"compile is ignored: {type(error).__name__}: {reason}", stacklevel=3)
+    module._compiled_call_impl = None
+    return True
+
+
+def trained(loss: Tensor) -> Tensor:
+    """The loss; raises InvalidInput if it depends on no trainable parameter."""
+    if loss.grad_fn is None:
+        raise InvalidInput("the loss does not depend on any trainable parameter; nothing can be trained.")
+    return loss
 
 
 class Criterion:

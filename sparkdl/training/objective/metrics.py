@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
-from sparkdl.training.objective.loss import Criterion, shapes
+from sparkdl.training.objective.loss import Criterion, forward, shapes
 from sparkdl.training.objective.monitored_value import named_metrics
-from sparkdl.training.objective.objective import forward
 
 Metrics = Mapping[str, Any]
 

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from sparkdl.data.batch import Input, arguments
 from sparkdl.data.columns import listed
-from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, Rule, one_of
 from sparkdl.telemetry.emit import notify
-from sparkdl.training.objective.loss import Criterion, LossFunction, as_module, check_loss, shapes
+from sparkdl.training.objective.loss import Criterion, LossFunction, as_module, check_loss
 from sparkdl.training.objective.monitored_value import MODES, Mode, mode_of
 from sparkdl.training.objective.optimizers import takes_names
 
@@ -31,15 +28,6 @@ SchedulerFactory = Callable[..., Any]
 
 OutputKind = Literal["estimator", "classifier", "multilabel", "regressor"]
 """The output of an estimator's model: any tensor, class scores, scores of independent labels, or a number."""
-
-_DTYPES = (
-    " An index is int64. Weights are float32, or float64 with precision='fp64', whatever the model's own dtype is; "
-    "precision='bf16' needs no casts. For another dtype of a column, set InputColumn(name, dtype) in columnSpecs."
-)
-
-_DTYPE_ERRORS = (
-    r"dtype|[Ss]calar type|[Ii]nput type|Type promot|should be the same|index tensor|not implemented for|as indices"
-)
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 INTERVALS = ("epoch", "step")
@@ -129,8 +117,8 @@ class Objective(CheckedFields):
                 "nn.Parameter(torch.view_as_real(weight)), which forward() turns back with torch.view_as_complex."
             )
         dtypes = {str(value.dtype) for value in module.parameters() if value.is_floating_point()}
-        if warn and (other := dtypes - {"torch.float32", str(self.dtype)}):
-            notify(f"weights of {listed([*other])} in {type(module).__name__} become {self.dtype}, as precision sets.")
+        if warn and (cast := dtypes - {"torch.float32", str(self.dtype)}):
+            notify(f"weights of {listed([*cast])} in {type(module).__name__} become {self.dtype}, as precision sets.")
         # Unlike to(dtype), these two keep complex buffers.
         module = (module.double() if self.dtype == torch.float64 else module.float()).to(device or self.device)
         if self.channels_last:
@@ -217,41 +205,3 @@ def length_arguments(scheduler: SchedulerFactory | None) -> set[str]:
     if scheduler is None or "total_steps" in bound:
         return set()
     return ({"steps_per_epoch", "epochs"} & inspect.signature(scheduler).parameters.keys()) - bound.keys()
-
-
-def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
-    """The model's output. If the model raises, WorkerFailed reports the shapes of its inputs."""
-    inputs = arguments(columns)
-    try:
-        return module(*inputs)
-    except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        if _compiler_failed(module, error):
-            return forward(module, columns)
-        if "Expected more than 1 value per channel" in str(error):
-            raise InvalidInput(
-                f"batch normalisation in {type(module).__name__} got one row on this worker, which has no variance. If "
-                "only an epoch's last step has so few rows, set dropLast=True. Otherwise raise batchSize, in rounds "
-                "the algorithm's, or lower numWorkers or microBatches. nn.GroupNorm, and on GPUs syncBatchNorm=True, "
-                "take one row."
-            ) from error
-        advice = _DTYPES * bool(re.search(_DTYPE_ERRORS, str(error)))
-        raise WorkerFailed(
-            f"forward() of {type(module).__name__} raised {type(error).__name__}: {str(error).rstrip('.')}. "
-            f"Its inputs were {', '.join(map(shapes, inputs))}.{advice}"
-        ) from error
-
-
-def _compiler_failed(module: nn.Module, error: Exception) -> bool:
-    if module._compiled_call_impl is None or not isinstance(error, torch._dynamo.exc.TorchDynamoException):
-        return False
-    reason = " ".join(str(error).strip().splitlines()[:2])
-    warnings.warn(f"compile is ignored: {type(error).__name__}: {reason}", stacklevel=3)
-    module._compiled_call_impl = None
-    return True
-
-
-def trained(loss: Tensor) -> Tensor:
-    """The loss; raises InvalidInput if it depends on no trainable parameter."""
-    if loss.grad_fn is None:
-        raise InvalidInput("the loss does not depend on any trainable parameter; nothing can be trained.")
-    return loss

@@ -15,9 +15,9 @@ from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
-from sparkdl.training.objective.loss import shapes
+from sparkdl.training.objective.loss import forward, shapes
 from sparkdl.training.objective.metrics import MetricAccumulator, local_states, open_metrics, together
-from sparkdl.training.objective.objective import Objective, OutputKind, forward
+from sparkdl.training.objective.objective import Objective, OutputKind
 
 _ROWS = 32  # of the probe; a loss may need several, such as the largest few
 _EXPECTED = {
@@ -69,8 +69,10 @@ def probe_evaluation(output: Any, batch: Batch, objective: Objective, device: to
             got = criterion.arguments(output, batch)
             MetricAccumulator(device, metrics).add(criterion(output, batch), batch.weight, *got)
             # A user's metric may need more rows, and any metric more than one.
-            own = {name: one for name, one in metrics.items() if type(one).__module__.startswith("torchmetrics.")}
-            together(own, [local_states(own)] if batch.rows > 1 else [], *got)
+            torchmetrics = {
+                name: one for name, one in metrics.items() if type(one).__module__.startswith("torchmetrics.")
+            }
+            together(torchmetrics, [local_states(torchmetrics)] if batch.rows > 1 else [], *got)
 
 
 def check_output(output: Any, rows: int, kind: OutputKind) -> None:

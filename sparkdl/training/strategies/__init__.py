@@ -7,13 +7,14 @@ the state and runs once per step. Each strategy is one self-contained file.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from sparkdl.cluster.group.world import Group
+from sparkdl.cluster.group.world import Group, reaching_peers
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
@@ -76,7 +77,7 @@ class Strategy(Protocol):
 
     @abstractmethod
     def attach(self, replica: Replica, group: Group) -> Sync:
-        """Set every replica to the weights of rank 0, and begin to synchronise them."""
+        """Begin to synchronise a replica with the others; all have the weights of rank 0, and nothing is sent yet."""
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
         """The exchanges of a mean step after any warm-up, in order, from the shapes and dtypes of ``parameters`` alone.
@@ -120,10 +121,13 @@ class Strategy(Protocol):
         return cost(described(self), exchanges, len(hosts), link, local=local, compute=compute, overhead=overhead)
 
 
-def equalise(replica: Replica, group: Group) -> None:
-    """Overwrite weights and buffers with those of rank 0."""
-    for tensor in (*replica.module.parameters(), *replica.module.buffers()):
-        group.broadcast_(tensor.detach())
+@contextmanager
+def exchange_phase() -> Iterator[None]:
+    """The phase of a step in which workers wait for each other; raises PeerLost if a worker was lost."""
+    enter_phase("exchange")
+    with reaching_peers():
+        yield
+    enter_phase("update")
 
 
 def average_buffers(module: nn.Module, group: Group, share: float) -> None:

@@ -24,16 +24,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparkdl.cluster.group.world import Group, reaching_peers
+from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count
-from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.cost.cost_model import Exchange, during_backward
 from sparkdl.training.cost.traffic import Hosts
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, Sync, equalise
+from sparkdl.training.strategies import Strategy, Sync, exchange_phase
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
 from sparkdl.training.strategies.reducers import PendingReduce, Reducer, traffic_of
 from sparkdl.training.strategies.reducers.exact import Exact
@@ -52,8 +51,7 @@ class AllReduce(CheckedFields, Strategy):
     bucket_bytes: Count = 25 << 20
 
     def attach(self, replica: Replica, group: Group) -> AllReduceSync:
-        """Broadcast the weights of rank 0, and attach to the replica."""
-        equalise(replica, group)
+        """Attach to the replica."""
         return AllReduceSync(self, replica, group)
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
@@ -121,11 +119,9 @@ class AllReduceSync(Sync):
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Wait for the sums and apply them."""
-        enter_phase("exchange")
-        with reaching_peers():
+        with exchange_phase():
             for exchange in self._under_way:
                 exchange.wait()
-        enter_phase("update")
         nobody = self._unused_by_all()
         for index, (bucket, slot) in self._slots.items():
             # As on one machine, the optimizer skips a parameter that no row of the global batch used.

@@ -8,25 +8,50 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from sparkdl.cluster.group.world import Group, reaching_peers
+from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
+from sparkdl.io.fields import CheckedFields
 from sparkdl.telemetry.emit import notify
-from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.cost.cost_model import Exchange, every_nth
-from sparkdl.training.cost.traffic import Hosts
+from sparkdl.training.cost.traffic import Hosts, Traffic
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Sync
-from sparkdl.training.strategies.buckets import make_buckets
+from sparkdl.training.strategies import Strategy, Sync, exchange_phase
+from sparkdl.training.strategies.buckets import Bucket, make_buckets
 from sparkdl.training.strategies.reducers import Reducer, traffic_of
 from sparkdl.training.strategies.reducers.exact import Exact
 
 BUCKET_BYTES = 25 << 20
+
+
+class BlockStrategy(CheckedFields, Strategy):
+    """A strategy of local steps, which exchanges once per bucket at the end of each block.
+
+    Attributes:
+        every: steps of a block.
+        reduce: how a bucket is summed; None for ``Exact()``.
+        bucket_bytes: bytes of a bucket.
+    """
+
+    every: int
+    reduce: Reducer | None = None
+    bucket_bytes: int
+
+    replicated: ClassVar[bool] = False
+
+    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
+        """The exchanges of a mean step, if blocks have ``every`` steps; buffers excluded."""
+        buckets = make_buckets(parameters, self.bucket_bytes)
+        return every_nth(self.every, [one for bucket in buckets for one in self.traffic(bucket, hosts)])
+
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
+        """The traffic of one exchange of a bucket."""
+        return traffic_of(self.reduce or Exact(), bucket, hosts)
 
 
 class BlockCounter:
@@ -79,25 +104,23 @@ class LocalSteps(Sync):
     the sum after it; these are views into ``_buckets``.
 
     Args:
-        replica: the replica, with the weights of rank 0.
+        strategy: the hyperparameters of blocks.
+        replica: the replica.
         group: the workers.
-        every: steps of a block.
-        reduce: how a bucket is summed; None for ``Exact()``.
-        bucket_bytes: bytes of a bucket.
     """
 
     replicated = False
 
-    def __init__(self, replica: Replica, group: Group, every: int, reduce: Reducer | None, bucket_bytes: int) -> None:
-        self.replica, self.group, self._every = replica, group, every
-        self._buckets = make_buckets(replica.parameters, bucket_bytes)
+    def __init__(self, strategy: BlockStrategy, replica: Replica, group: Group) -> None:
+        self.replica, self.group, self._every = replica, group, strategy.every
+        self._buckets = make_buckets(replica.parameters, strategy.bucket_bytes)
         terms: dict[int, Tensor] = {}
         for bucket in self._buckets:
             terms |= zip(bucket.parameters, bucket.gradients, strict=True)
         self._terms = [terms[index] for index in range(len(replica.parameters))]
         self._exchanged = self._buckets if group.size > 1 else []
-        self._reduction = (reduce or Exact()).open(self._exchanged, group)
-        self._block = BlockCounter(every, warn=group.rank == 0)
+        self._reduction = (strategy.reduce or Exact()).open(self._exchanged, group)
+        self._block = BlockCounter(strategy.every, warn=group.rank == 0)
 
     @property
     def bytes_per_step(self) -> int:
@@ -106,7 +129,6 @@ class LocalSteps(Sync):
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Take a local step; exchange if the block ends."""
-        enter_phase("update")
         self.replica.apply()
         if self._block.step():
             self._exchange()
@@ -118,13 +140,11 @@ class LocalSteps(Sync):
 
     def _sum(self) -> None:
         """Replace all terms by their sums; on one worker they are the sums."""
-        enter_phase("exchange")
-        with reaching_peers():
+        with exchange_phase():
             for pending in [self._reduction.start(bucket) for bucket in self._exchanged]:
                 pending.wait()
         for bucket in self._buckets:
             bucket.used.fill_(1)
-        enter_phase("update")
 
     @torch.no_grad()
     def _fill(self, weights: Mapping[int, Tensor]) -> None:
@@ -138,16 +158,3 @@ class LocalSteps(Sync):
     @abstractmethod
     def _equalise(self) -> None:
         """End the block with the epoch, and give all replicas equal weights."""
-
-
-def block_exchanges(
-    every: int, reduce: Reducer | None, parameters: Sequence[nn.Parameter], bucket_bytes: int, hosts: Hosts
-) -> Sequence[Exchange]:
-    """The exchanges of a mean step, if blocks have ``every`` steps; buffers excluded."""
-    buckets = make_buckets(parameters, bucket_bytes)
-    return every_nth(every, [one for bucket in buckets for one in traffic_of(reduce or Exact(), bucket, hosts)])
-
-
-def by_index(tensors: Sequence[Tensor]) -> dict[int, Tensor]:
-    """Tensors of parameters as a checkpoint stores them: by the index of their parameter."""
-    return dict(enumerate(tensors))

@@ -14,25 +14,21 @@ All workers count the same, whatever their rows, as in the paper, where each one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.io.fields import CheckedFields, Count, Share
-from sparkdl.training.cost.cost_model import Exchange
-from sparkdl.training.cost.traffic import Hosts
+from sparkdl.io.fields import Count, Share
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, equalise
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, LocalSteps, block_exchanges, by_index
+from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockStrategy, LocalSteps
 from sparkdl.training.strategies.reducers import Reducer
 
 
 @dataclass(frozen=True)
-class ElasticAveraging(CheckedFields, Strategy):
+class ElasticAveraging(BlockStrategy):
     """EASGD: workers train alone, and every few steps a spring pulls them and a common center together.
 
     Validation, early stopping, the best weights and the result take the center; training continues from each worker's
@@ -57,23 +53,16 @@ class ElasticAveraging(CheckedFields, Strategy):
     reduce: Reducer | None = None
     bucket_bytes: Count = BUCKET_BYTES
 
-    replicated: ClassVar[bool] = False
-
     def attach(self, replica: Replica, group: Group) -> ElasticAveragingSync:
-        """Broadcast the weights of rank 0, which are the first center, and attach to the replica."""
-        equalise(replica, group)
+        """Attach to the replica, whose weights are the first center."""
         return ElasticAveragingSync(self, replica, group)
-
-    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
-        """One exchange per bucket at the end of each block."""
-        return block_exchanges(self.every, self.reduce, parameters, self.bucket_bytes, hosts)
 
 
 class ElasticAveragingSync(LocalSteps):
     """Elastic averaging attached to one replica, whose module has the center between epochs."""
 
     def __init__(self, strategy: ElasticAveraging, replica: Replica, group: Group) -> None:
-        super().__init__(replica, group, strategy.every, strategy.reduce, strategy.bucket_bytes)
+        super().__init__(strategy, replica, group)
         self._strategy = strategy
         self._worker_weights: dict[int, Tensor] = {}  # x_i by parameter, while the module has the center
         # On one worker the center is the replica.
@@ -92,7 +81,7 @@ class ElasticAveragingSync(LocalSteps):
 
     def state_dict(self) -> dict[str, Any]:
         """The block's progress and, unless the module has it, the center; this worker's weights if it has."""
-        center = {} if self._worker_weights else by_index(self._center)
+        center = {} if self._worker_weights else dict(enumerate(self._center))
         replicated = {"block": self._block.state_dict(), "center": center}
         return {"replicated": replicated, "own": self._worker_weights, "reduction": self._reduction.state_dict()}
 
@@ -111,8 +100,8 @@ class ElasticAveragingSync(LocalSteps):
         """End the block, and put the center into the module."""
         if self._block.end_epoch():
             self._exchange()
-        self._worker_weights = by_index([parameter.detach().clone() for parameter in self.replica.parameters])
-        self._fill(by_index(self._center))
+        self._worker_weights = dict(enumerate(parameter.detach().clone() for parameter in self.replica.parameters))
+        self._fill(dict(enumerate(self._center)))
 
     @torch.no_grad()
     def _exchange(self) -> None:

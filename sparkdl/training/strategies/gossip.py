@@ -20,30 +20,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
-from torch import nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.data.sampler import generator
-from sparkdl.io.fields import CheckedFields, Count, Seed, one_of
-from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.io.fields import Count, Seed, one_of
 from sparkdl.training.cost import traffic
-from sparkdl.training.cost.cost_model import Exchange, every_nth
-from sparkdl.training.cost.traffic import Hosts
+from sparkdl.training.cost.traffic import Hosts, Traffic
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, equalise
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, LocalSteps, by_index
-from sparkdl.training.strategies.buckets import make_buckets
+from sparkdl.training.strategies import exchange_phase
+from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockStrategy, LocalSteps
+from sparkdl.training.strategies.buckets import Bucket
 
 GRAPHS = ("ring", "random")
 
 
 @dataclass(frozen=True)
-class Gossip(CheckedFields, Strategy):
+class Gossip(BlockStrategy):
     """Workers train alone, and every few steps each one averages its weights with its neighbours.
 
     Each epoch's end sets all replicas to their mean, so that validation, the result and checkpoints have equal
@@ -66,21 +63,18 @@ class Gossip(CheckedFields, Strategy):
     seed: Seed = 0
     bucket_bytes: Count = BUCKET_BYTES
 
-    replicated: ClassVar[bool] = False
-
     def attach(self, replica: Replica, group: Group) -> GossipSync:
-        """Broadcast the weights of rank 0, and attach to the replica."""
-        equalise(replica, group)
+        """Attach to the replica."""
         return GossipSync(self, replica, group)
 
-    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
-        """One exchange per bucket at the end of each block, with the neighbours.
+    def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
+        """The messages between neighbours.
 
-        A random pair counts as half the ranks apart; of an odd number of workers, one of which rests, as of all.
+        The workers of a random pair count as half of the ranks apart. An odd number of workers counts as if none
+        rested.
         """
-        workers, buckets = len(hosts), make_buckets(parameters, self.bucket_bytes)
-        hops = (1, -1) if self.graph == "ring" else (workers // 2,)
-        return every_nth(self.every, [traffic.neighbours(one.buffer.nbytes, hosts, hops) for one in buckets])
+        hops = (1, -1) if self.graph == "ring" else (len(hosts) // 2,)
+        return [traffic.neighbours(bucket.buffer.nbytes, hosts, hops)]
 
 
 def neighbours(strategy: Gossip, rank: int, size: int, exchange: int) -> list[int]:
@@ -97,7 +91,7 @@ class GossipSync(LocalSteps):
     """Gossip attached to one replica."""
 
     def __init__(self, strategy: Gossip, replica: Replica, group: Group) -> None:
-        super().__init__(replica, group, strategy.every, None, strategy.bucket_bytes)
+        super().__init__(strategy, replica, group)
         self._strategy = strategy
         self._exchanges = 0
         self._diverged = False  # whether this worker has stepped since all replicas were equal
@@ -127,7 +121,7 @@ class GossipSync(LocalSteps):
         for term, x in zip(self._terms, self.replica.parameters, strict=True):
             torch.div(x, self.group.size, out=term)
         self._sum()
-        self._fill(by_index(self._terms))
+        self._fill(dict(enumerate(self._terms)))
         self._diverged = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -141,7 +135,6 @@ class GossipSync(LocalSteps):
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        enter_phase("exchange")
         peers = neighbours(self._strategy, self.group.rank, self.group.size, self._exchanges)
         self._exchanges += 1
         if not peers:
@@ -149,8 +142,9 @@ class GossipSync(LocalSteps):
         for term, x in zip(self._terms, self.replica.parameters, strict=True):
             term.copy_(x)
         for bucket in self._buckets:
-            for received in self.group.exchange(bucket.buffer, peers):
-                bucket.buffer.add_(received)
+            with exchange_phase():
+                received = self.group.send_recv(bucket.buffer, peers)
+            for tensor in received:
+                bucket.buffer.add_(tensor)
             bucket.buffer.div_(len(peers) + 1)
-        self._fill(by_index(self._terms))
-        enter_phase("update")
+        self._fill(dict(enumerate(self._terms)))

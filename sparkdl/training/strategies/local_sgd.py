@@ -26,30 +26,27 @@ w is that start. SlowMo divides v by the inner learning rate: with a constant on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
-from sparkdl.io.fields import BelowOne, CheckedFields, Count, Natural, Positive, checked
-from sparkdl.training.cost.cost_model import Exchange
-from sparkdl.training.cost.traffic import Hosts
+from sparkdl.io.fields import BelowOne, Count, Natural, Positive, checked
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, average_buffers, equalise
-from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, LocalSteps, block_exchanges, by_index
+from sparkdl.training.strategies import average_buffers
+from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockStrategy, LocalSteps
 from sparkdl.training.strategies.outer_update import outer_update
 from sparkdl.training.strategies.reducers import Reducer
 
 
 @dataclass(frozen=True)
-class LocalSGD(CheckedFields, Strategy):
+class LocalSGD(BlockStrategy):
     """Workers train alone for ``every`` steps, then take one outer step on the mean of their changes.
 
     Each epoch's end ends the block, so that validation, the result and checkpoints have equal replicas. Optimizer,
@@ -81,8 +78,6 @@ class LocalSGD(CheckedFields, Strategy):
     reset_inner: bool = False
     reduce: Reducer | None = None
     bucket_bytes: Count = BUCKET_BYTES
-
-    replicated: ClassVar[bool] = False
 
     def _check(self) -> None:
         if self.nesterov and not self.momentum:
@@ -132,23 +127,18 @@ class LocalSGD(CheckedFields, Strategy):
         return cls(every, lr, momentum, **settings)
 
     def attach(self, replica: Replica, group: Group) -> LocalSGDSync:
-        """Broadcast the weights of rank 0, and attach to the replica."""
-        equalise(replica, group)
+        """Attach to the replica."""
         return LocalSGDSync(self, replica, group)
-
-    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
-        """One exchange per bucket at the end of each block."""
-        return block_exchanges(self.every, self.reduce, parameters, self.bucket_bytes, hosts)
 
 
 class LocalSGDSync(LocalSteps):
     """Local SGD attached to one replica."""
 
     def __init__(self, strategy: LocalSGD, replica: Replica, group: Group) -> None:
-        super().__init__(replica, group, strategy.every, strategy.reduce, strategy.bucket_bytes)
+        super().__init__(strategy, replica, group)
         self._strategy = strategy
         warmup = AllReduce(bucket_bytes=strategy.bucket_bytes)
-        self._warmup = AllReduceSync(warmup, replica, group) if strategy.warmup else None
+        self._warmup = warmup.attach(replica, group) if strategy.warmup else None
         self._warmed = 0  # finished steps of the warm-up
         self._weight, self._total = 0.0, 0.0  # of this worker's rows in the block, and of all
         self._velocity: dict[int, Tensor] = {}  # by parameter; empty without momentum, and before the first exchange
@@ -181,7 +171,7 @@ class LocalSGDSync(LocalSteps):
 
     def state_dict(self) -> dict[str, Any]:
         """Progress in warm-up and block, the weights at the block's start, the velocity, and the reduction's state."""
-        start = by_index(self._start) if self._block.steps else {}
+        start = dict(enumerate(self._start)) if self._block.steps else {}
         replicated = {"warmed": self._warmed, "block": self._block.state_dict(), "start": start}
         replicated |= {"velocity": self._velocity, "total": self._total}
         return {"replicated": replicated, "weight": self._weight, "reduction": self._reduction.state_dict()}

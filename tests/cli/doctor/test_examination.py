@@ -1,7 +1,5 @@
 """The examination of a process, and its judgement, which names hosts."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from functools import partial

@@ -1,7 +1,5 @@
 """Streams between two ends on this machine: figures, and faults of the receiver."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """The pipeline registers the whole PipelineModel in MLflow, which serves it without Spark."""
 
-from __future__ import annotations
-
 import json
 from unittest.mock import Mock
 

@@ -172,13 +172,13 @@ def sockets() -> int:
 def join_again(world: World, shard: Any) -> list[Any]:
     """Join a second gang in this process, on other hosts, twice: its sockets and groups end with it."""
 
-    def exchange(line: str) -> list[str]:
+    def all_gather(line: str) -> list[str]:
         return [answer["line"] for answer in world.all_gather_json(f"line {attempt}", {"line": line})]
 
     counts, hosts = [(sockets(), True)], []
     for attempt in range(2):
         spec = RendezvousSpec(world.rank, world.size, "again", attempt, "127.0.0.1", 60.0)
-        lines = meet(spec, exchange)
+        lines = meet(spec, all_gather)
         for rank, line in enumerate(lines.lines):
             line["host"] = "ab"[rank % 2]
         with join(spec, RendezvousResult(lines.lines, lines.store)) as inner:

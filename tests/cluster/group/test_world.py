@@ -95,16 +95,16 @@ def swap(world: World, shard: Shard | None) -> dict[str, Any]:
     group, size = world.group(), world.size
     around = sorted({(world.rank - 1) % size, (world.rank + 1) % size})
     dtypes = {str(dtype): torch.tensor([world.rank, 1]).to(dtype) for dtype in EVERY_DTYPE}
-    received = {name: group.exchange(tensor, around) for name, tensor in dtypes.items()}
+    received = {name: group.send_recv(tensor, around) for name, tensor in dtypes.items()}
     pair = {0: [1], 1: [0]}.get(world.rank, [])
     return {
         "around": around,
         "dtypes": {name: [each.float().tolist() for each in tensors] for name, tensors in received.items()},
-        "laid out": [group.exchange(tensor, pair) for tensor in laid_out(world.rank + 1).values()],
+        "laid out": [group.send_recv(tensor, pair) for tensor in laid_out(world.rank + 1).values()],
     }
 
 
-def test_exchange_with_some_workers(three):
+def test_send_recv_with_some_workers(three):
     answers = three.gang(swap)
     for answer in answers:
         for name, received in answer["dtypes"].items():
@@ -120,7 +120,7 @@ def test_pending_sum_of_strided_tensor_raises():
         Group(0, 3).sum_(torch.zeros(4)[::2], wait=False)
 
 
-def test_group_of_one_exchanges_nothing():
+def test_group_of_one_sends_nothing():
     world, tensor = World(0, 1), torch.tensor([1.0, 2.0])
     group = world.group()
     copies = torch.zeros(1, 2), torch.zeros(2)

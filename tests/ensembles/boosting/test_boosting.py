@@ -1,7 +1,5 @@
 """The Boosting estimator: equal to scikit-learn, with any bases, resumed, and on invalid input."""
 
-from __future__ import annotations
-
 from functools import partial
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """Combination rules: extreme scores, arrays, the order of sums, and shapes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Members one after the other with different classes, or without a prediction of a row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from pyspark.ml import Model

@@ -1,7 +1,5 @@
 """Members in one pass: stacked or one by one, with the outputs of each member."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

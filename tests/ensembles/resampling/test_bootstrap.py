@@ -1,7 +1,5 @@
 """Draws of rows: equal as NumPy arrays and Spark columns, with the frequencies that chance gives."""
 
-from __future__ import annotations
-
 import cloudpickle
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Bases on some of the features: sliced vectors, and masked PyTorch models."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

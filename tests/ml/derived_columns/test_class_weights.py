@@ -1,7 +1,5 @@
 """Class weights: scikit-learn's numbers, the loss of ``CrossEntropyLoss(weight=...)``, and refusals."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Independent labels: the four bits of the digit in an image."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

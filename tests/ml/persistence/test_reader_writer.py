@@ -1,7 +1,5 @@
 """Models and estimators on disk: they load unchanged, a failed save loses nothing, and damage raises."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Runs in MLflow's own store, read by MLflow's own client."""
 
-from __future__ import annotations
-
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Models in MLflow, loaded in another process, without Spark and without Java."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """A saved pipeline is registered only if it predicts without Spark as with it."""
 
-from __future__ import annotations
-
 from functools import partial
 from unittest.mock import Mock
 

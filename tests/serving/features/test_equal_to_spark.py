@@ -1,7 +1,5 @@
 """Each stage against Spark's: one saved pipeline, on one frame of edge values; and one on requests of any form."""
 
-from __future__ import annotations
-
 import json
 import math
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Feature stages without Spark: values that they reject, columns of pandas, folders, and imports."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The cost model against its limits, and the bytes that running reductions count."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

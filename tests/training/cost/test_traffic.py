@@ -1,7 +1,5 @@
 """Collectives against their equations, and against the messages of simulated rings and trees."""
 
-from __future__ import annotations
-
 import pytest
 
 from sparkdl.training.cost.traffic import (

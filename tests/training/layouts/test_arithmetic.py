@@ -111,7 +111,7 @@ def test_parameters_outside_the_optimizer_count_unscaled_in_the_norm():
 
 def test_gradients_outside_the_optimizer_alone_do_not_stop_the_next_step():
     module, outside = net(), nn.Parameter(torch.ones(1))
-    optimizer, scaler = sgd(module.parameters()), LossScaler("fp16", torch.device("cpu"))
+    optimizer, scaler = sgd(module.parameters()), LossScaler(torch.device("cpu"))
     gradients = []
     for graded in (outside, module[0].weight):
         scaler.scale(graded.sum()).backward()
@@ -125,7 +125,7 @@ def test_gradients_outside_the_optimizer_alone_do_not_stop_the_next_step():
 def test_a_step_without_gradients_steps_the_optimizer():
     module = net()
     optimizer = sgd(module.parameters())
-    scaler = LossScaler("fp16", torch.device("cpu"))
+    scaler = LossScaler(torch.device("cpu"))
     for graded in (False, True, False, True):
         if graded:
             scaler.scale(module(X).sum()).backward()

@@ -1,7 +1,5 @@
 """Replicas that should be equal are compared by the hashes of their weights and by their optimizers' settings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest
@@ -13,7 +11,6 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import read_state
 from sparkdl.training.layouts import replica_check
 from sparkdl.training.layouts.replica_check import hash_of
-from sparkdl.training.strategies import equalise
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
@@ -181,7 +178,6 @@ class FromWeights(LocalSGDSync):
 @dataclass(frozen=True)
 class BlocksFromWeights(LocalSGD):
     def attach(self, replica, group):
-        equalise(replica, group)
         return FromWeights(self, replica, group)
 
 

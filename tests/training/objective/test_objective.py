@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput, WorkerFailed
-from sparkdl.training.objective.loss import Criterion, target_of
-from sparkdl.training.objective.objective import Objective, forward
+from sparkdl.training.objective.loss import Criterion, forward, target_of
+from sparkdl.training.objective.objective import Objective
 
 ROWS, CLASSES, LENGTH = 24, 5, 3
 RATES = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.25])

@@ -125,15 +125,15 @@ class _Striped(TwoPhases):
         self.uncompressed = torch.cat(exact)
         self.residual = zero_residual(bucket, sum(matrix.numel() for matrix in matrices))
         self._stripes = [*_deal(matrices, self.residual, group.size)]
-        own = self._stripes[group.rank]
-        self.stripe_residual = torch.zeros_like(own.residual)
-        self._totals = views(self.stripe_residual, [block.gradient.shape for block in own.blocks])
+        own_stripe = self._stripes[group.rank]
+        self.stripe_residual = torch.zeros_like(own_stripe.residual)
+        self._totals = views(self.stripe_residual, [block.gradient.shape for block in own_stripe.blocks])
         width = _width(self._stripes, self.residual)
         self.sent = torch.zeros(group.size, width, dtype=torch.uint8, device=self.residual.device)
         self.received, self.owned = torch.zeros_like(self.sent), torch.zeros_like(self.sent[0])
         self._to_owners = [stripe.codes(message) for stripe, message in zip(self._stripes, self.sent, strict=True)]
-        self._to_owner = [own.codes(message) for message in self.received]
-        self._to_all = own.codes(self.owned)
+        self._to_owner = [own_stripe.codes(message) for message in self.received]
+        self._to_all = own_stripe.codes(self.owned)
         self._sums = [stripe.codes(message) for stripe, message in zip(self._stripes, self.received, strict=True)]
         self._coder = _Coder(self.residual)
 

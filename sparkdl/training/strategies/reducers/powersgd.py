@@ -142,8 +142,8 @@ class _LowRank(TwoPhases):
         self._own_factors.copy_(self.second)
         pending = group.sum_(self.second, wait=False)
         own_factors = views(self._own_factors, [one.Q.shape for one in self._factors])
-        for one, own in zip(self._factors, own_factors, strict=True):
-            one.M.addmm_(one.P, own, alpha=-1)
+        for one, factor in zip(self._factors, own_factors, strict=True):
+            one.M.addmm_(one.P, factor, alpha=-1)
         drop_nonfinite_(self.residual, self._own_factors)
         return [pending]
 

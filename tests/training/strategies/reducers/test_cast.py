@@ -1,7 +1,5 @@
 """Half precision."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What all reducers guarantee, on two and three workers."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Workers exchange addresses through the driver in milliseconds, where Spark's ``allGather`` takes a second.
+"""Workers gather their addresses through the driver in milliseconds, where Spark's ``allGather`` takes a second.
 
     worker -> driver   rank and line, in a frame of ``sparkdl.net.protocol``
     driver -> worker   all workers' lines, one frame each; or one frame with the ranks of the missing workers
@@ -89,7 +89,7 @@ class AddressBook:
 
 
 @dataclass
-class DriverExchange:
+class DriverAllGather:
     """The worker's side, an ``AllGather``.
 
     Attributes:
@@ -144,19 +144,19 @@ class DriverExchange:
 
 @dataclass
 class Rendezvous:
-    """An exchange with a time limit; Spark's own, ``spark.barrier.sync.timeout``, is a year.
+    """A gathering with a time limit; Spark's own, ``spark.barrier.sync.timeout``, is a year.
 
     Nothing else detects a worker that stops, or whose host fails, before its first heartbeat.
     """
 
-    exchange: AllGather
+    all_gather: AllGather
     timeout: float
     absent: Callable[[], str] = lambda: _SOME  # the workers that did not join, for messages
     given_up: bool = False  # whether a worker was absent after ``timeout`` seconds
 
     def __call__(self, line: str) -> Sequence[str]:
         """All workers' lines; raises PeerLost if a worker is absent after ``timeout`` seconds."""
-        answer = in_background(lambda: self.exchange(line), "sparkdl-rendezvous")
+        answer = in_background(lambda: self.all_gather(line), "sparkdl-rendezvous")
         if not wait([answer], self.timeout).done:
             self.given_up = True
             raise PeerLost(f"{self.absent()} did not join the rendezvous within {self.timeout:g} s.")
