@@ -17,29 +17,26 @@ differs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
-from sparkdl.io.fields import CheckedFields, Count
-from sparkdl.training.cost.cost_model import Exchange, during_backward
-from sparkdl.training.cost.traffic import Hosts
+from sparkdl.io.fields import Count
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, Sync, exchange_phase
+from sparkdl.training.strategies import Sync, exchange_phase
+from sparkdl.training.strategies.bucketed import BUCKET_BYTES, BucketStrategy
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
-from sparkdl.training.strategies.reducers import PendingReduce, Reducer, traffic_of
+from sparkdl.training.strategies.reducers import PendingReduce, Reducer
 from sparkdl.training.strategies.reducers.exact import Exact
 
 
 @dataclass(frozen=True)
-class AllReduce(CheckedFields, Strategy):
+class AllReduce(BucketStrategy):
     """Every worker takes the same step on the mean gradient of the global batch.
 
     Attributes:
@@ -48,16 +45,11 @@ class AllReduce(CheckedFields, Strategy):
     """
 
     reduce: Reducer = field(default_factory=Exact)
-    bucket_bytes: Count = 25 << 20
+    bucket_bytes: Count = BUCKET_BYTES
 
     def attach(self, replica: Replica, group: Group) -> AllReduceSync:
         """Attach to the replica."""
         return AllReduceSync(self, replica, group)
-
-    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
-        """The exchanges of each bucket, of which the first starts during the backward pass."""
-        buckets = make_buckets(parameters, self.bucket_bytes)
-        return during_backward(buckets, [traffic_of(self.reduce, bucket, hosts) for bucket in buckets])
 
 
 class AllReduceSync(Sync):

@@ -7,51 +7,21 @@ replicas have to be equal.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
-from sparkdl.io.fields import CheckedFields
 from sparkdl.telemetry.emit import notify
-from sparkdl.training.cost.cost_model import Exchange, every_nth
-from sparkdl.training.cost.traffic import Hosts, Traffic
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies import Strategy, Sync, exchange_phase
-from sparkdl.training.strategies.buckets import Bucket, make_buckets
-from sparkdl.training.strategies.reducers import Reducer, traffic_of
+from sparkdl.training.strategies import Sync, exchange_phase
+from sparkdl.training.strategies.bucketed import BlockStrategy
+from sparkdl.training.strategies.buckets import make_buckets
 from sparkdl.training.strategies.reducers.exact import Exact
-
-BUCKET_BYTES = 25 << 20
-
-
-class BlockStrategy(CheckedFields, Strategy):
-    """A strategy of local steps, which exchanges once per bucket at the end of each block.
-
-    Attributes:
-        every: steps of a block.
-        reduce: how a bucket is summed; None for ``Exact()``.
-        bucket_bytes: bytes of a bucket.
-    """
-
-    every: int
-    reduce: Reducer | None = None
-    bucket_bytes: int
-
-    replicated: ClassVar[bool] = False
-
-    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
-        """The exchanges of a mean step, if blocks have ``every`` steps; buffers excluded."""
-        buckets = make_buckets(parameters, self.bucket_bytes)
-        return every_nth(self.every, [one for bucket in buckets for one in self.traffic(bucket, hosts)])
-
-    def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
-        """The traffic of one exchange of a bucket."""
-        return traffic_of(self.reduce or Exact(), bucket, hosts)
 
 
 class BlockCounter:

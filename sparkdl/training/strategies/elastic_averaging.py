@@ -23,7 +23,8 @@ from torch import Tensor
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.fields import Count, Share
 from sparkdl.training.layouts import Replica
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockStrategy, LocalSteps
+from sparkdl.training.strategies.blocks import LocalSteps
+from sparkdl.training.strategies.bucketed import BUCKET_BYTES, BlockStrategy
 from sparkdl.training.strategies.reducers import Reducer
 
 

@@ -33,7 +33,8 @@ from sparkdl.training.cost import traffic
 from sparkdl.training.cost.traffic import Hosts, Traffic
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import exchange_phase
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockStrategy, LocalSteps
+from sparkdl.training.strategies.blocks import LocalSteps
+from sparkdl.training.strategies.bucketed import BUCKET_BYTES, BlockStrategy
 from sparkdl.training.strategies.buckets import Bucket
 
 GRAPHS = ("ring", "random")

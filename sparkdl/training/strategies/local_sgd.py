@@ -40,7 +40,8 @@ from sparkdl.io.fields import BelowOne, Count, Natural, Positive, checked
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import average_buffers
 from sparkdl.training.strategies.allreduce import AllReduce
-from sparkdl.training.strategies.blocks import BUCKET_BYTES, BlockStrategy, LocalSteps
+from sparkdl.training.strategies.blocks import LocalSteps
+from sparkdl.training.strategies.bucketed import BUCKET_BYTES, BlockStrategy
 from sparkdl.training.strategies.outer_update import outer_update
 from sparkdl.training.strategies.reducers import Reducer
 
