@@ -55,7 +55,7 @@ class SparkdlError(Exception):
 
     Args:
         message: the failure, the expected input and the remedy.
-        place: the context, whose fields are also attributes of the error; default: unknown.
+        context: where it was raised; its fields are also attributes of the error; default: unknown.
         trace: the worker's traceback as text; default: none.
     """
 
@@ -65,20 +65,20 @@ class SparkdlError(Exception):
     attempt: int | None
     step: int | None
 
-    def __init__(self, message: str, *, place: ErrorContext | None = None, trace: str | None = None) -> None:
+    def __init__(self, message: str, *, context: ErrorContext | None = None, trace: str | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.place = place or ErrorContext()
+        self.context = context or ErrorContext()
         self.trace = trace
-        self.stage, self.rank, self.host, self.attempt, self.step = astuple(self.place)
+        self.stage, self.rank, self.host, self.attempt, self.step = astuple(self.context)
 
     def __str__(self) -> str:
-        where = f" [{self.place}]" if str(self.place) else ""
+        where = f" [{self.context}]" if str(self.context) else ""
         trace = f"\n\n{self.trace.rstrip()}" if self.trace else ""
         return f"{self.message}{where}{trace}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(type(self), self.message, place=self.place, trace=self.trace), ()
+        return partial(type(self), self.message, context=self.context, trace=self.trace), ()
 
 
 class InvalidInput(SparkdlError, ValueError):
@@ -123,7 +123,7 @@ def cause_of(error: BaseException) -> Cause:
     return type(error).__name__, message, "".join(traceback.format_exception(error))
 
 
-def error_of(cause: Cause, place: ErrorContext, *, before: str = "") -> SparkdlError:
+def error_of(cause: Cause, context: ErrorContext, *, before: str = "") -> SparkdlError:
     """Convert a worker's error to the exception that the driver raises; ``before`` is a prefix of its message.
 
     ``InvalidInput`` and ``Stopped`` carry no traceback: their message is enough.
@@ -131,5 +131,6 @@ def error_of(cause: Cause, place: ErrorContext, *, before: str = "") -> SparkdlE
     kind, message, trace = cause
     known = globals().get(kind)
     if isinstance(known, type) and issubclass(known, SparkdlError):
-        return known(before + message, place=place, trace=None if issubclass(known, (InvalidInput, Stopped)) else trace)
-    return WorkerFailed(f"{before}{kind}: {message}", place=place, trace=trace)
+        shown = None if issubclass(known, (InvalidInput, Stopped)) else trace
+        return known(before + message, context=context, trace=shown)
+    return WorkerFailed(f"{before}{kind}: {message}", context=context, trace=trace)

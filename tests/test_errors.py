@@ -15,7 +15,7 @@ PLACE = ErrorContext("train", 3, "node-7", 1, 1200)
 
 
 @pytest.mark.parametrize(
-    ("place", "text"),
+    ("context", "text"),
     [
         (ErrorContext(), ""),
         (PLACE, "stage train, rank 3, host node-7, attempt 1, step 1200"),
@@ -23,13 +23,13 @@ PLACE = ErrorContext("train", 3, "node-7", 1, 1200)
     ],
     ids=str,
 )
-def test_context_names_the_known_fields(place: ErrorContext, text: str) -> None:
-    assert str(place) == text
+def test_context_names_the_known_fields(context: ErrorContext, text: str) -> None:
+    assert str(context) == text
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_error_carries_its_context_through_copies_and_pickles(kind: type[SparkdlError]) -> None:
-    error, bare = kind("the disk is full.", place=PLACE, trace="Traceback\n\n"), kind("the disk is full.")
+    error, bare = kind("the disk is full.", context=PLACE, trace="Traceback\n\n"), kind("the disk is full.")
     assert isinstance(error, SparkdlError)
     assert (error.stage, error.rank, error.host, error.attempt, error.step) == ("train", 3, "node-7", 1, 1200)
     assert str(error) == f"the disk is full. [{PLACE}]\n\nTraceback"
@@ -38,7 +38,8 @@ def test_error_carries_its_context_through_copies_and_pickles(kind: type[Sparkdl
     for original in (error, bare):
         for copied in (cloudpickle.loads(cloudpickle.dumps(original)), copy.copy(original), copy.deepcopy(original)):
             assert type(copied) is kind
-            assert (copied.message, copied.place, copied.trace) == (original.message, original.place, original.trace)
+            for name in ("message", "context", "trace"):
+                assert getattr(copied, name) == getattr(original, name)
             assert (str(copied), copied.args) == (str(original), original.args)
 
 

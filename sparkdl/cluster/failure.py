@@ -30,15 +30,15 @@ class Failure:
     kind: str
     message: str
     trace: str
-    place: ErrorContext
+    context: ErrorContext
     peer: bool
     time: float
 
     @staticmethod
-    def of(error: BaseException, place: ErrorContext) -> Failure:
+    def of(error: BaseException, context: ErrorContext) -> Failure:
         """Record an error, and release all that its traceback references."""
         chain = _chain(error)
-        failure = Failure(*cause_of(error), place, any(map(is_peer_failure, chain)), time.time())
+        failure = Failure(*cause_of(error), context, any(map(is_peer_failure, chain)), time.time())
         for link in chain:  # a process group among the locals of its traceback would keep its peers waiting
             traceback.clear_frames(link.__traceback__)
             link.__traceback__ = None
@@ -48,7 +48,7 @@ class Failure:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Failure:
         """Restore a failure from ``to_json``."""
-        return Failure(**{**values, "place": ErrorContext(**values["place"])})
+        return Failure(**{**values, "context": ErrorContext(**values["context"])})
 
     def to_json(self) -> dict[str, Any]:
         """The failure as plain data."""
@@ -56,7 +56,7 @@ class Failure:
 
     def error(self) -> SparkdlError:
         """The error that the driver raises."""
-        return error_of((self.kind, self.message, self.trace), self.place)
+        return error_of((self.kind, self.message, self.trace), self.context)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _value(result: WorkerResult) -> Any:
         return cloudpickle.loads(result.value)
     except Exception as error:
         message = f"the driver cannot unpickle the result of rank {result.rank}: {type(error).__name__}: {error}"
-        raise WorkerFailed(message, place=ErrorContext("result", result.rank)) from error
+        raise WorkerFailed(message, context=ErrorContext("result", result.rank)) from error
 
 
 def _chain(error: BaseException) -> list[BaseException]:

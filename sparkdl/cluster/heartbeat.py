@@ -111,4 +111,4 @@ class HeartbeatMonitor:
     def _error(self, rank: int, message: str) -> WorkerLost:
         worker = self._workers[rank]
         step, phase = worker.state
-        return WorkerLost(message, place=ErrorContext(phase, rank, worker.host, self._attempt, step))
+        return WorkerLost(message, context=ErrorContext(phase, rank, worker.host, self._attempt, step))

@@ -166,8 +166,8 @@ def _collect(workers: Sequence[WorkerProcess], attempt: int, timeout: float) -> 
         ready = wait_for([worker for worker in workers if worker.rank not in results], remaining)
         if not ready and not ending:  # nothing else detects a worker before its first heartbeat
             absent = next(worker.rank for worker in workers if worker.rank not in lines)
-            place = ErrorContext("launch", absent, socket.gethostname(), attempt)
-            raise WorkerLost(f"rank {absent} did not join the rendezvous within {timeout:g} s.", place=place)
+            context = ErrorContext("launch", absent, socket.gethostname(), attempt)
+            raise WorkerLost(f"rank {absent} did not join the rendezvous within {timeout:g} s.", context=context)
         if not ready:
             break  # the first failure is known; the others have had their grace period
         for worker in ready:
@@ -193,8 +193,8 @@ def _receive(worker: WorkerProcess, attempt: int) -> WorkerResult | str:
     try:
         message: WorkerResult | str = worker.receive()
     except (EOFError, ConnectionError):
-        place = ErrorContext("work", worker.rank, socket.gethostname(), attempt)
-        failure = Failure("WorkerLost", worker.exit_reason(), "", place, False, time.time())
+        context = ErrorContext("work", worker.rank, socket.gethostname(), attempt)
+        failure = Failure("WorkerLost", worker.exit_reason(), "", context, False, time.time())
         return WorkerResult(worker.rank, failure=failure)
     worker.busy = isinstance(message, str)
     return message

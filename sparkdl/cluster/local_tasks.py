@@ -154,7 +154,7 @@ class ProcessTaskRunner:
             for index, reason in lost.items():
                 if tries[index] == _TRIES:
                     message = f"{name.format(index)} was lost {_TRIES} times: {reason}"
-                    raise WorkerLost(message, place=ErrorContext("map", index))
+                    raise WorkerLost(message, context=ErrorContext("map", index))
         ordered = [results[index] for index in indices]
         emit(ordered, self._listener)
         return ordered
@@ -232,5 +232,5 @@ def _spool(tables: Sequence[Batches], columns: Columns) -> list[Shard]:
     layout = {name: column for spool in spools for name, column in spool.layout().items()}
     rows = tuple(spool.rows for spool in spools)
     if not sum(rows):
-        raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
+        raise InvalidInput("the data has no rows; expected at least one.", context=ErrorContext("feed"))
     return [spool.shard(index, rows, layout) for index, spool in enumerate(spools)]

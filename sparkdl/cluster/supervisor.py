@@ -158,7 +158,7 @@ class Supervisor:
             raise error
         earlier = "\n".join(f"  {_line(failure)}" for failure in self.failures[:-1])
         message = f"{error.message}\nThis was attempt {len(self.failures)}. Earlier attempts failed with:\n{earlier}"
-        raise type(error)(message, place=error.place, trace=error.trace) from error
+        raise type(error)(message, context=error.context, trace=error.trace) from error
 
 
 def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, everywhere: bool) -> bool:
@@ -180,7 +180,7 @@ def _signature(error: SparkdlError) -> tuple[type[SparkdlError], str, int | None
 
 
 def _line(error: SparkdlError) -> str:
-    where = f" [{error.place}]" if str(error.place) else ""
+    where = f" [{error.context}]" if str(error.context) else ""
     return f"{type(error).__name__}: {error.message.partition(chr(10))[0][:300]}{where}"
 
 
@@ -203,7 +203,7 @@ class _AttemptMonitor:
             self.waiting.clear()
         if event.kind == "failed":
             failure = Failure.from_json(event.payload)
-            if not failure.peer and not failure.place.step:
+            if not failure.peer and not failure.context.step:
                 self.failed_early.add(event.rank)
         if event.kind != "heartbeat":
             self._listener(event)

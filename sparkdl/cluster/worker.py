@@ -143,7 +143,7 @@ class _Worker:
 
     def run(self, recorder: Recorder, batches: Batches) -> WorkerResult:
         try:
-            record("started", pid=os.getpid(), host=self.place.host)
+            record("started", pid=os.getpid(), host=self.context.host)
             with beating(self.heartbeat, self.task.heartbeat):
                 if self.task.heartbeat is not None:
                     recorder.flush(_FIRST_HEARTBEAT)
@@ -151,19 +151,19 @@ class _Worker:
             record("finished")
             return WorkerResult(self.spec.rank, value, seconds=self.seconds)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
-            failure = Failure.of(error, self.place)
+            failure = Failure.of(error, self.context)
             record("failed", **failure.to_json())
             return WorkerResult(self.spec.rank, failure=failure, seconds=self.seconds)
 
     @property
-    def place(self) -> ErrorContext:
+    def context(self) -> ErrorContext:
         step = self.world.clock.step if self.world is not None and self.stage == "work" else None
         return ErrorContext(self.stage, self.spec.rank, socket.gethostname(), self.spec.attempt, step)
 
     def heartbeat(self) -> None:
         world = self.world
         phase = world.phase if world is not None and self.stage == "work" else self.stage
-        record("heartbeat", clock=world.clock if world is not None else None, host=self.place.host, phase=phase)
+        record("heartbeat", clock=world.clock if world is not None else None, host=self.context.host, phase=phase)
 
     def take_part(self, batches: Batches) -> bytes:
         meeting = in_background(lambda: meet(self.spec, self.all_gather), "sparkdl-meet")

@@ -246,7 +246,7 @@ class SparkCluster:
                     watch.end()
                     raise
             if not rows:  # Spark's optimizer found no rows and ran no task
-                raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
+                raise InvalidInput("the data has no rows; expected at least one.", context=ErrorContext("feed"))
             return raise_first_cause(assemble(rows), failures, attempt=failures.attempt)
         except JVM_ERRORS as error:
             daemon = setting(self._spark, "spark.python.daemon.module")
@@ -314,7 +314,7 @@ def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, dae
         )
     if watch.cancelled and not reports.started and not reports.failures:
         message = "no worker started in time. The executors' Python processes may be stopped, as by SIGSTOP."
-        return WorkerLost(message, place=ErrorContext("launch", 0, None, reports.attempt))
+        return WorkerLost(message, context=ErrorContext("launch", 0, None, reports.attempt))
     if not watch.cancelled and (known := cancellation(error) or invalid_setting(error)) is not None:
         return known
     if causes := [failure for failure in reports.failures if not failure.peer]:
@@ -322,16 +322,16 @@ def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, dae
     if (lacking := missing_sparkdl(error, daemon)) is not None:
         return lacking
     absent = [rank for rank in range(reports.size) if rank not in reports.started]
-    waited = [failure for failure in reports.failures if failure.place.stage == "join"]
+    waited = [failure for failure in reports.failures if failure.context.stage == "join"]
     if absent and waited:
         never = ErrorContext("launch", absent[0], None, reports.attempt)
-        return WorkerLost(f"rank {absent[0]} never started: {waited[0].message}", place=never)
+        return WorkerLost(f"rank {absent[0]} never started: {waited[0].message}", context=never)
     if not reports.started and "barrier ResultStage" not in str(error):
         return error
     task = re.search(r"ResultTask\(\d+, (\d+)\)", str(error))
     rank = None if task is None else int(task[1])
-    place = None if rank is None else reports.started.get(rank, ErrorContext("launch", rank, None, reports.attempt))
-    return WorkerLost(f"Spark lost a worker of the gang: {first_lines(error)}", place=place)
+    context = None if rank is None else reports.started.get(rank, ErrorContext("launch", rank, None, reports.attempt))
+    return WorkerLost(f"Spark lost a worker of the gang: {first_lines(error)}", context=context)
 
 
 def missing_sparkdl(error: Exception, daemon: str) -> ClusterUnavailable | None:

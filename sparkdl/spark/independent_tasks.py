@@ -147,7 +147,7 @@ def run_each(
     except JVM_ERRORS as error:
         if stop_requested() is not None:
             raise stopped("its unfinished tasks were cancelled") from error
-        lost = WorkerLost(f"Spark failed the tasks: {first_lines(error)}", place=ErrorContext("map"))
+        lost = WorkerLost(f"Spark failed the tasks: {first_lines(error)}", context=ErrorContext("map"))
         raise cancellation(error) or invalid_setting(error) or lost from error
     finally:
         with suppress(*GONE):

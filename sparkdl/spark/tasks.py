@@ -112,12 +112,12 @@ class SparkTaskRunner:
             shards = {shard: (rows, json.loads(about)) for shard, rows, about in triggers}
         for shard, (_, about) in shards.items():
             if "trouble" in about:
-                raise InvalidInput(about["trouble"], place=ErrorContext("feed", shard))
+                raise InvalidInput(about["trouble"], context=ErrorContext("feed", shard))
         layout = common_layout((shard, about["layout"]) for shard, (_, about) in shards.items())
         indices = range(self._triggers.getNumPartitions())
         self.shard_rows: tuple[int, ...] = tuple(shards[index][0] if index in shards else 0 for index in indices)
         if not shards:
-            raise InvalidInput("the data has no rows; expected at least one.", place=ErrorContext("feed"))
+            raise InvalidInput("the data has no rows; expected at least one.", context=ErrorContext("feed"))
         fingerprints = tuple(shards[index][1]["fingerprint"] if index in shards else "" for index in indices)
         self._data = PackedData(self._key, self._columns, self.shard_rows, fingerprints, layout)
 
@@ -136,9 +136,9 @@ class SparkTaskRunner:
                     if result := (self._reduce_on_executors if large else self._reduce_on_driver)(work, task, number):
                         return result
                 large = self._large[type(work)]
-            raise WorkerLost(f"results of round {number} were lost {_TRIES} times.", place=ErrorContext("reduce"))
+            raise WorkerLost(f"results of round {number} were lost {_TRIES} times.", context=ErrorContext("reduce"))
         except JVM_ERRORS as error:
-            lost = WorkerLost(f"Spark failed round {number}: {first_lines(error)}", place=ErrorContext("map"))
+            lost = WorkerLost(f"Spark failed round {number}: {first_lines(error)}", context=ErrorContext("map"))
             raise cancellation(error) or invalid_setting(error) or lost from error
         finally:
             if broadcast is not None:

@@ -84,7 +84,7 @@ def test_program_ends_with_the_exit_code_of_a_command():
 # ---- exit codes -------------------------------------------------------------------------------------------------
 
 
-BROKEN = WorkerFailed("it broke", place=ErrorContext(rank=1), trace="the traceback")
+BROKEN = WorkerFailed("it broke", context=ErrorContext(rank=1), trace="the traceback")
 
 
 def ending(error):
@@ -149,8 +149,8 @@ def test_report_of_a_run_is_in_its_directory_or_where_output_says(runs, tmp_path
     assert report.main([runs[0], "--output", str(output)]) == 0
     assert "<h1>one</h1>" in output.read_text()
     assert not Path(runs[0], "report.html").exists()
-    for place in (runs[0], f"file://{runs[0]}/"):  # the second overwrites
-        assert report.main([place]) == 0
+    for folder in (runs[0], f"file://{runs[0]}/"):  # the second overwrites
+        assert report.main([folder]) == 0
     assert "<h1>one</h1>" in Path(runs[0], "report.html").read_text()
     assert capsys.readouterr().out.startswith(f"wrote {output}\nwrote {runs[0]}/report.html\n")
 

@@ -23,7 +23,7 @@ KILLED = WorkerLost("killed")
 
 
 def failed(kind="ValueError", step=3):
-    return WorkerFailed(f"{kind}: something", place=ErrorContext("work", 0, "host", 0, step))
+    return WorkerFailed(f"{kind}: something", context=ErrorContext("work", 0, "host", 0, step))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_pauses_double(monkeypatch):
 
 
 def test_last_failure_lists_earlier_ones():
-    cluster = Scripted(WorkerLost("the first", place=ErrorContext("work", 1, "a", 0, 7)), KILLED, KILLED)
+    cluster = Scripted(WorkerLost("the first", context=ErrorContext("work", 1, "a", 0, 7)), KILLED, KILLED)
     with pytest.raises(WorkerLost) as caught:
         Supervisor(cluster, back_off=0, max_restarts=2).gang(print)
     assert [attempt for attempt, _ in cluster.begun] == [0, 1, 2]
@@ -191,7 +191,7 @@ def test_chain_of_causes_is_followed_once_to_a_lost_peer():
 def test_error_on_driver(kind, error, message, trace):
     raised = Failure(kind, "text", "a trace", PLACE, False, 0.0).error()
     assert type(raised) is error
-    assert (raised.message, raised.trace, raised.place) == (message, trace, PLACE)
+    assert (raised.message, raised.trace, raised.context) == (message, trace, PLACE)
 
 
 def test_first_cause_is_earliest_that_is_no_consequence():
@@ -201,6 +201,6 @@ def test_first_cause_is_earliest_that_is_no_consequence():
     lost, cause = failure(0, "PeerLost", True, 1.0), failure(1, "KeyError", False, 2.0)
     later = failure(2, "OSError", False, 3.0)
     assert first_cause([later, lost, cause]) is cause
-    assert first_cause([lost, failure(3, "RuntimeError", True, 0.5)]).place.rank == 3
+    assert first_cause([lost, failure(3, "RuntimeError", True, 0.5)]).context.rank == 3
     with pytest.raises(WorkerFailed, match="KeyError: message of 1"):
         raise_first_cause([WorkerResult(3, b""), *(WorkerResult(0, failure=other) for other in (later, lost, cause))])

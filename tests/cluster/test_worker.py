@@ -62,7 +62,7 @@ def test_failure_has_its_place(does, batches, columns, stage, kind):
     result = worker(does, batches, columns)
     assert result.value is None
     assert result.failure.kind == kind
-    assert result.failure.place == ErrorContext(stage, 0, socket.gethostname(), 2, 0 if stage == "work" else None)
+    assert result.failure.context == ErrorContext(stage, 0, socket.gethostname(), 2, 0 if stage == "work" else None)
     assert not result.failure.peer
 
 
@@ -72,7 +72,7 @@ def test_failed_rendezvous_is_failure():
 
     read: list[Any] = []
     result = worker(work.who, counted(table(25), read), X, all_gather=all_gather)
-    assert (result.failure.place.stage, result.failure.peer) == ("join", True)
+    assert (result.failure.context.stage, result.failure.peer) == ("join", True)
     assert read[-1] == "end"
 
 
@@ -109,7 +109,7 @@ def test_bad_rows_are_reported_even_if_peers_have_left(monkeypatch):
 
     monkeypatch.setattr(World, "all_gather_json", unreachable)
     failure = worker(work.who, [pa.record_batch({"x": [np.nan], "id": [0]})], X).failure
-    assert (failure.kind, failure.place.stage, failure.peer) == ("InvalidInput", "feed", False)
+    assert (failure.kind, failure.context.stage, failure.peer) == ("InvalidInput", "feed", False)
 
 
 def test_stages_of_a_worker_have_seconds_and_events():

@@ -20,7 +20,7 @@ from sparkdl.cluster import shutdown
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
-from sparkdl.errors import InvalidInput, Stopped, WorkerFailed
+from sparkdl.errors import Fenced, InvalidInput, Stopped, WorkerFailed
 from sparkdl.rounds import State, Update, add
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
@@ -211,6 +211,21 @@ def test_resume_reports_earlier_rounds_first_and_rejects_other_rows(tmp_path):
     for change in ({"data": {**DATA, "x": X + 1}}, {"num_shards": 2}, {"data": fewer}):
         with pytest.raises(InvalidInput, match="runDir, or the same data"):
             run(ParallelSGD(rounds=4), checkpoints=checkpoints, **change)
+
+
+def test_driver_saves_no_round_after_another_one_has_resumed_its_run(tmp_path):
+    saved = {"checkpoints": Checkpoints(str(tmp_path / "run"), run="a run"), "memories": str(tmp_path / "states")}
+    losses, histories = (3.0, 2.0, 1.0), list[Any]()
+
+    class Overtaken(Scripted):
+        def apply(self, state: State, update: Update) -> State:
+            if state["round"] == 1:
+                histories.append(run(Scripted(losses), **saved)[2])
+            return super().apply(state, update)
+
+    with pytest.raises(Fenced, match="attempt 0 may not commit"):
+        run(Overtaken(losses), **saved)
+    assert [row["loss"] for row in histories[0]] == list(losses)
 
 
 def test_stop_request_saves_finished_rounds(tmp_path):

@@ -194,7 +194,7 @@ class Diagnosis:
             with deadline(self.spark, 3 * self.timeout, "an all-reduce"):
                 sums = cluster.gang(all_reduce)
         except SparkdlError as error:
-            where = f" [{error.place}]" if str(error.place) else ""
+            where = f" [{error.context}]" if str(error.context) else ""
             return CheckResult(name, "FAIL", f"{error.message}{where}")
         seconds, expected = time.monotonic() - begin, size * (size + 1) / 2
         if sums != [expected] * size:

@@ -87,13 +87,13 @@ class Combining:
 
     def _number(self, outputs: Tensor) -> Tensor:
         total, dtype = weighted(outputs, self.weights), outputs.dtype if self.same_type else torch.float64
-        mass = in_order(self.weights)
-        number = total / mass if self.rule == "mean" else total + self.intercept
+        total_weight = in_order(self.weights)
+        number = total / total_weight if self.rule == "mean" else total + self.intercept
         if not self.disagreement:
             return number.to(dtype)
         squares = (outputs.double() - number).square_()
         spread = squares.flatten(2).mean(-1) if squares.dim() > 2 else squares
-        disagreement = (weighted(spread, self.weights) / mass).sqrt_()
+        disagreement = (weighted(spread, self.weights) / total_weight).sqrt_()
         return torch.cat([number.reshape(len(number), -1), disagreement.unsqueeze(1)], 1).to(dtype)
 
 

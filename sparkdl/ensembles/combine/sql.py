@@ -74,8 +74,9 @@ class SqlCombiner:
         }
         if self.combining.disagreement:
             agree = self._sum(lambda index: F.when(_column(index) == col(_PREDICTION), 1.0).otherwise(0.0))
-            mass = F.lit(in_order(self.combining.weights))
-            outputs["disagreement"] = F.when(F.isnan(col(_PREDICTION)), math.nan).otherwise((mass - agree) / mass)
+            total_weight = F.lit(in_order(self.combining.weights))
+            share = (total_weight - agree) / total_weight
+            outputs["disagreement"] = F.when(F.isnan(col(_PREDICTION)), math.nan).otherwise(share)
         return frame, outputs
 
     def _soft(self) -> Column:
@@ -110,10 +111,10 @@ class SqlCombiner:
         if self.voters and arrays == {True}:
             raise InvalidInput("the members predict arrays; an out-of-bag score expects numbers.")
         rule, intercept, weights = self.combining.rule, self.combining.intercept, self.combining.weights
-        mass = self._sum(lambda _: F.lit(1.0)) if self.voters else F.lit(in_order(weights))
+        total_weight = self._sum(lambda _: F.lit(1.0)) if self.voters else F.lit(in_order(weights))
 
         def finished(total: Column) -> Column:
-            return total / mass if rule == "mean" else total + intercept
+            return total / total_weight if rule == "mean" else total + intercept
 
         if arrays == {True}:
             members = [F.transform(_column(index).cast("array<double>"), _or_nan) for index in range(len(kinds))]
@@ -130,7 +131,7 @@ class SqlCombiner:
 
         outputs = {"prediction": number.cast(_common(kinds))}
         if self.combining.disagreement:
-            outputs["disagreement"] = F.sqrt(self._sum(square) / mass)
+            outputs["disagreement"] = F.sqrt(self._sum(square) / total_weight)
         return frame, outputs
 
     def _sum(self, value: Callable[[int], Column]) -> Column:

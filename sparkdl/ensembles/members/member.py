@@ -122,4 +122,4 @@ def with_others(
 def _with_message(error: SparkdlError, message: str) -> SparkdlError:
     simple = type(error).__init__ is SparkdlError.__init__
     kind = type(error) if simple else InvalidInput if isinstance(error, InvalidInput) else WorkerFailed
-    return kind(message, place=error.place, trace=error.trace)
+    return kind(message, context=error.context, trace=error.trace)
