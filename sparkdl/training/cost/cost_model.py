@@ -161,11 +161,6 @@ def during_backward(buckets: Sequence[Bucket], traffic: Iterable[Sequence[Traffi
     return during + after
 
 
-def every_nth(steps: int, traffic: Iterable[Traffic]) -> list[Exchange]:
-    """Exchanges that follow every ``steps``-th step, spread over the steps."""
-    return [Exchange(one * (1 / steps)) for one in traffic]
-
-
 def hosts_of(workers: int | Sequence[Hashable]) -> Hosts:
     """The host of each worker, for a number one for each; raises InvalidInput without workers."""
     if not isinstance(workers, Sequence) or not workers:

@@ -21,7 +21,7 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
     return torch.autocast(device.type, _HALF[precision]) if precision in _HALF else nullcontext()
 
 
-class LossScaler:
+class LossScaler(torch.amp.GradScaler):
     """Scales the loss of fp16, whose small gradients would become 0.
 
     If a gradient is infinite or NaN, the step is skipped and the scale halved: P. Micikevicius et al., Mixed precision
@@ -30,37 +30,25 @@ class LossScaler:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._scaler = torch.amp.GradScaler(device.type)
-        self._scaler.scale(torch.zeros((), device=device))  # makes the scale, also on a worker without rows
-
-    def scale(self, loss: Tensor) -> Tensor:
-        """The loss for the backward pass."""
-        return self._scaler.scale(loss)
+        super().__init__(device.type)
+        self.scale(torch.zeros((), device=device))  # makes the scale, also on a worker without rows
 
     def unscale(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
         """Divide all gradients by the scale, also those of parameters that the optimizer does not have."""
         owned = _graded(optimizer)
         if owned:  # without gradients torch's scaler raises, here or in the next step
-            self._scaler.unscale_(optimizer)
+            self.unscale_(optimizer)
         for parameter in parameters:
             if id(parameter) not in owned and parameter.grad is not None:
-                parameter.grad /= self._scaler.get_scale()
+                parameter.grad /= self.get_scale()
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
+    def step_and_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Step the optimizer unless a gradient is infinite or NaN, and adapt the scale."""
         if _graded(optimizer):
-            self._scaler.step(optimizer)
-            self._scaler.update()
+            self.step(optimizer)
+            self.update()
         else:
             optimizer.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The scale and its history."""
-        return self._scaler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state from ``state_dict``."""
-        self._scaler.load_state_dict(state)
 
 
 def _graded(optimizer: torch.optim.Optimizer) -> set[int]:

@@ -108,7 +108,7 @@ class ReplicatedReplica:
         if self._scaler is None:
             self.optimizer.step()
         else:
-            self._scaler.step(self.optimizer)
+            self._scaler.step_and_update(self.optimizer)
         if self.scheduler is not None and not self._by_epoch:
             self.scheduler.step()
         for parameter in self.parameters:  # the optimizer may have only some of them

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import nn
 
 from sparkdl.io.fields import CheckedFields
-from sparkdl.training.cost.cost_model import Exchange, during_backward, every_nth
+from sparkdl.training.cost.cost_model import Exchange, during_backward
 from sparkdl.training.cost.traffic import Hosts, Traffic
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
@@ -53,4 +53,4 @@ class BlockStrategy(BucketStrategy):
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
         """The exchanges of a mean step, if blocks have ``every`` steps; buffers excluded."""
         buckets = make_buckets(parameters, self.bucket_bytes)
-        return every_nth(self.every, [one for bucket in buckets for one in self.traffic(bucket, hosts)])
+        return [Exchange(one * (1 / self.every)) for bucket in buckets for one in self.traffic(bucket, hosts)]

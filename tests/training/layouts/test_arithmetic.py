@@ -116,7 +116,7 @@ def test_gradients_outside_the_optimizer_alone_do_not_stop_the_next_step():
     for graded in (outside, module[0].weight):
         scaler.scale(graded.sum()).backward()
         scaler.unscale(optimizer, [*module.parameters(), outside])
-        scaler.step(optimizer)
+        scaler.step_and_update(optimizer)
         gradients.append(graded.grad)
         graded.grad = None
     assert [bool((gradient == 1).all()) for gradient in gradients] == [True, True]
@@ -130,7 +130,7 @@ def test_a_step_without_gradients_steps_the_optimizer():
         if graded:
             scaler.scale(module(X).sum()).backward()
         scaler.unscale(optimizer, list(module.parameters()))
-        scaler.step(optimizer)
+        scaler.step_and_update(optimizer)
         optimizer.zero_grad()
 
 
