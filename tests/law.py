@@ -41,7 +41,7 @@ CLASSIC = frozenset({"SparkContext", "sparkContext", "RDD", "rdd", "Broadcast", 
 CLASSIC |= {f"{verb}Job{what}" for verb in ("add", "set", "remove", "cancel") for what in ("Tag", "Group")}
 CLASSIC |= {"cancelJobsWithTag", "cancelAllJobs"}
 TOUCH_CLASSIC = """
-    sparkdl.spark.session sparkdl.spark.tasks sparkdl.spark.independent_tasks sparkdl.cli.doctor
+    sparkdl.spark.session sparkdl.spark.tasks sparkdl.spark.independent_tasks
 """
 
 

@@ -208,10 +208,12 @@ def share_workers(spark: SparkSession) -> None:
         spark.sparkContext.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
 
 
-def run_in_workers(spark: SparkSession, task: Callable[[Iterable[Any]], Iterator[Any]], slots: int) -> None:
-    """Run a task once in each slot, over one row, as one job over an RDD."""
-    rows = [*range(slots)]  # the tasks of a range would read their input
-    spark.sparkContext.parallelize(rows, slots).mapPartitions(task).count()
+def run_tasks(
+    spark: SparkSession, task: Callable[[Iterable[int]], Iterator[Any]], numbers: list[int], *, barrier: bool = False
+) -> list[Any]:
+    """The rows of one job's tasks over an RDD, each of which gets one of the numbers."""
+    rows = spark.sparkContext.parallelize(numbers, len(numbers))  # tasks of a range would read their input
+    return list((rows.barrier() if barrier else rows).mapPartitions(task).collect())
 
 
 def share(spark: SparkSession, packed: bytes) -> Broadcast[bytes]:

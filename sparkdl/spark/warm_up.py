@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from sparkdl.errors import ClusterUnavailable
 from sparkdl.spark.jvm import GONE
 from sparkdl.spark.python_daemon import load_pytorch
-from sparkdl.spark.session import application, executors, job_description, run_in_workers, share_workers
+from sparkdl.spark.session import application, executors, job_description, run_tasks, share_workers
 from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,6 @@ def _run(spark: SparkSession, size: int, timeout: float) -> None:
             _warm.update(cold)
         if cold:
             with job_description(spark, "sparkdl: load PyTorch"):
-                run_in_workers(spark, load_pytorch, find_slots(spark).now or size)
+                run_tasks(spark, load_pytorch, [*range(find_slots(spark).now or size)])
     except GONE:  # what is wrong fails the job that needs the workers, too
         logger.debug("no warm-up", exc_info=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.shutdown import POLL
@@ -55,23 +54,23 @@ def deadline(spark: SparkSession, seconds: float, what: str) -> Iterator[None]:
 
 
 def collect_each(
-    spark: SparkSession, rows: Sequence[RDD[Any]], seconds: float, what: str
+    spark: SparkSession, jobs: Sequence[Callable[[], list[Any]]], seconds: float, what: str
 ) -> tuple[list[Any], list[str]]:
-    """Collect RDDs of one partition at the same time, each in a job of its own: all rows, and the errors of jobs.
+    """Run jobs of one task at the same time: all their rows, and the errors of jobs.
 
     The executor of such a job gets it from the driver. Executors of a common job also get parts of it from each other,
     and hang for minutes if they cannot connect.
     """
 
-    def collect(one: RDD[Any]) -> tuple[list[Any], str]:
+    def collect(job: Callable[[], list[Any]]) -> tuple[list[Any], str]:
         try:
             with deadline(spark, seconds, what):
-                return one.collect(), ""
+                return job(), ""
         except ClusterUnavailable as error:
             return [], error.message
 
-    with ThreadPoolExecutor(len(rows)) as pool:
-        results = [*pool.map(collect, rows)]
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        results = [*pool.map(collect, jobs)]
     return [row for part_rows, _ in results for row in part_rows], [error for _, error in results if error]
 
 
