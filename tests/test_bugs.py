@@ -173,16 +173,16 @@ def test_error_in_data_was_its_own_cause(spark) -> None:
 
 
 def test_worker_without_address_kept_the_others_waiting() -> None:
-    # If rank 0 could not listen, it gave up before the exchange of addresses, for which the others waited.
+    # If rank 0 could not listen, it gave up before the rendezvous, for which the others waited.
     lines: list[str] = []
 
-    def exchange(line: str) -> list[str]:
+    def all_gather(line: str) -> list[str]:
         lines.append(line)
         return [line, json.dumps({"host": "b", "address": "127.0.0.1"})]
 
     elsewhere = "192.0.2.200"  # an address that no host has
     with pytest.raises(OSError, match="assign"):
-        meet(RendezvousSpec(0, 2, "run", 0, elsewhere), exchange)
+        meet(RendezvousSpec(0, 2, "run", 0, elsewhere), all_gather)
     assert len(lines) == 1
     with pytest.raises(PeerLost, match=r"rank 0 cannot join: .*assign"):
         meet(RendezvousSpec(1, 2, "run", 0, "127.0.0.1"), lambda line: [lines[0], line])

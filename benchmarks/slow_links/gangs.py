@@ -102,16 +102,16 @@ def _written(file: Path, process: subprocess.Popen[bytes]) -> bytes:
 
 
 def serve(folder: Path, rank: int, address: str) -> None:
-    """One worker; the workers exchange their lines by files in ``folder``."""
+    """One worker; the workers gather their lines by files in ``folder``."""
     task: WorkerTask = pickle.loads((folder / "task").read_bytes())  # noqa: S301 ours
 
-    def exchange(line: str) -> list[str]:
+    def all_gather(line: str) -> list[str]:
         _write(folder / f"{rank}.line", line.encode())
         files = [folder / f"{other}.line" for other in range(task.size)]
         until(lambda: all(file.exists() for file in files), "the lines of all workers", timeout=MEETING)
         return [file.read_text() for file in files]
 
-    _write(folder / f"{rank}.result", pickle.dumps(run_worker(task, rank, address, exchange, ())))
+    _write(folder / f"{rank}.result", pickle.dumps(run_worker(task, rank, address, all_gather, ())))
 
 
 def _write(file: Path, data: bytes) -> None:

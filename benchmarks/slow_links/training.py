@@ -20,6 +20,7 @@ from sparkdl import Objective
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.data.shard import Shard
+from sparkdl.training.layouts import equalise
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.strategies import Strategy
 
@@ -86,7 +87,7 @@ class Steps:
         torch.manual_seed(self.seed)
         images, validation = mnist(VALIDATED / 10_000, self.seed)
         inputs, target = torch.from_numpy(images.pixels).float() / 255, torch.from_numpy(images.digits)
-        replica = Replicated().place(Objective(MODEL, nn.CrossEntropyLoss(), sgd), world)
+        replica = equalise(Replicated().place(Objective(MODEL, nn.CrossEntropyLoss(), sgd), world), world.group())
         sync = self.strategy.attach(replica, world.group())
         steps = max(self.steps, -(-self.least // sync.bytes_per_step))
         steps += -steps % self.period

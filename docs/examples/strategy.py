@@ -15,7 +15,7 @@ from sparkdl.training.strategies import Strategy, Sync
 @dataclass(frozen=True)
 class MeanGradient(Strategy):  # hyperparameters would be its fields
     def attach(self, replica: Replica, group: Group) -> Sync:
-        return MeanGradientSync(replica, group)  # all replicas start from the weights of rank 0
+        return MeanGradientSync(replica, group)  # the loop has given all replicas the weights of rank 0
 
 
 class MeanGradientSync(Sync):

@@ -4,7 +4,7 @@
         update, notes = jobs.run(work, state)                      # one round, again and again
 
 ``work.map(state, shard)`` returns tensors by name, which are reduced, and a note of plain data, which is not.
-``work.reduce(one, other)`` combines two sets of tensors elementwise, along a fixed tree over the shards' indices:
+``work.reduce(left, right)`` combines two sets of tensors elementwise, along a fixed tree over the shards' indices:
 ((0 1) (2 3)) ((4 5) 6) for seven. Results are therefore bit-identical for any order of arrival.
 """
 

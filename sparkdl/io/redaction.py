@@ -52,7 +52,7 @@ def masked(text: str) -> str:
         if uri.start() >= at:  # else it is in the options of the URI before
             scheme = re.split(r"[^a-z0-9+.-]", text[max(0, uri.start() - 20) : uri.start()].lower())[-1]
             address, end = uri[1], uri.end()
-            hostless = "@" not in address or not {*address.rpartition("@")[2]} & {*"/.:"}
+            hostless = "@" not in address or not {*address.rpartition("@")[2]} & {*"/.:"}  # no host yet
             cut = address[-1:] != ":" and hostless
             if cut and _has_password(scheme, address) and (later := _LATER.match(text, end)):
                 address, end = address + later[0], later.end()

@@ -237,11 +237,11 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: there is no such layer, or its output is no tensor ``[B, ...]``.
         """
-        features = TorchModel(**vars(self._trained.layer(layer)), history=self.history, report=self.report)
-        self._copyValues(features)
-        features.clear(features.thresholds)
-        features.columnTypes = self.columnTypes
-        return features
+        model = TorchModel(**vars(self._trained.layer(layer)), history=self.history, report=self.report)
+        self._copyValues(model)
+        model.clear(model.thresholds)
+        model.columnTypes = self.columnTypes
+        return model
 
     def exportProgram(self, path: files.StrPath) -> None:
         """Write the model as a torch.export program for batches of any size, readable by ``torch.export.load``.

@@ -55,7 +55,6 @@ class LocalTraining:
                     for micro_batch, last in batch.split(objective.micro_batches):
                         total += replica.gradients(micro_batch, last=last).double() * micro_batch.weight
                     denominator += batch.weight
-                    enter_phase("update")
                     replica.apply(self.pull)
                     end_step(rows=batch.rows)
                     enter_phase("feed")

@@ -85,6 +85,8 @@ class StepTimer:
 
     def enter_phase(self, phase: str) -> None:
         """End the present phase and begin another."""
+        if phase == self.phase:
+            return
         now = self.switch(phase)
         if phase in _RARE:
             self._rare = True

@@ -26,9 +26,9 @@ def test_tree_depends_on_number_of_shards(count: int, shape: str) -> None:
 def test_tree_sums_and_holds_one_result_per_level() -> None:
     heights = []
 
-    def reduce(one: Any, other: Any) -> Any:
+    def reduce(left: Any, right: Any) -> Any:
         heights.append(len(tree._stack))
-        return {"x": one["x"] + other["x"]}
+        return {"x": left["x"] + right["x"]}
 
     tree = TreeReducer(reduce)
     for shard in range(1000):

@@ -91,10 +91,10 @@ class SqlCombiner:
         assert self.classes is not None
         # Of a row without a vote, any class is valid: the sum leaves it out.
         predictions = [self._of_voter(index, _number(index), F.lit(0.0)) for index in range(len(self.models))]
-        count, classes_voted = self.classes, F.array(*predictions)
-        outside = F.exists(classes_voted, lambda one: ~F.isnan(one) & ((one < 0) | (one >= count)))
+        count, predicted = self.classes, F.array(*predictions)
+        outside = F.exists(predicted, lambda one: ~F.isnan(one) & ((one < 0) | (one >= count)))
         message = f"a member predicts a class outside 0 to {self.classes - 1}; set numClasses"
-        missing = F.exists(classes_voted, F.isnan)
+        missing = F.exists(predicted, F.isnan)
 
         def votes(class_: Column) -> Column:
             return self._sum(lambda index: F.when(predictions[index] == class_, 1.0).otherwise(0.0))

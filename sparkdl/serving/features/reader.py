@@ -93,9 +93,9 @@ def read_pipeline(uri: str, others: Readers) -> FeaturePipeline:
     labels: dict[str, tuple[str, ...]] = {}
     for at, stage in enumerate(stages):
         if isinstance(stage, IndexToString) and not stage.labels:  # Spark finds them in the column's metadata
-            if not (new_labels := labels.get(stage.inputs[0])):
+            if not (indexer_labels := labels.get(stage.inputs[0])):
                 raise InvalidInput(without_labels(str(stage), stage.inputs[0]))
-            stages[at] = replace(stage, labels=new_labels)
+            stages[at] = replace(stage, labels=indexer_labels)
         labels |= dict.fromkeys(stage.outputs, ())
         if isinstance(stage, StringIndexerModel):
             unknown = ("__unknown",) * stage.keep  # Spark's name

@@ -83,7 +83,7 @@ class Layout(Protocol):
 
     @abstractmethod
     def place(self, objective: Objective, world: World) -> Replica:
-        """This worker's piece of its replica; the loop then calls ``equalise``."""
+        """This worker's replica, with any weights: the loop then calls ``equalise``."""
 
 
 def equalise(replica: Replica, group: Group) -> Replica:

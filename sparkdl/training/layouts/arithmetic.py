@@ -57,7 +57,7 @@ def _graded(optimizer: torch.optim.Optimizer) -> set[int]:
 
 
 def compile_module(module: nn.Module, backend: str) -> None:
-    """Compile the calls of a module in place; ``objective.forward`` handles the compiler's failures."""
+    """Compile the calls of a module in place; ``loss.forward`` handles the compiler's failures."""
 
     # module.compile() would leave a module of torch's own class, such as nn.Sequential, uncompiled, without a word.
     def call(*inputs: Any) -> Any:

@@ -1,7 +1,8 @@
 """How replicas synchronise.
 
 A strategy is a frozen dataclass whose fields are its hyperparameters. ``attach`` creates its ``Sync``, which holds
-the state and runs once per step. Each strategy is one self-contained file.
+the state and runs once per step. Each strategy is one file; ``bucketed`` has the cost of strategies
+that send buckets, and ``blocks`` their local steps.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Strategy(Protocol):
 
     @abstractmethod
     def attach(self, replica: Replica, group: Group) -> Sync:
-        """Begin to synchronise a replica with the others; all have the weights of rank 0, and nothing is sent yet."""
+        """Begin to synchronise replicas that have the weights of rank 0; all workers call it at the same place."""
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
         """The exchanges of a mean step after any warm-up, in order, from the shapes and dtypes of ``parameters`` alone.

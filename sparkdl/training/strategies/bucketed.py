@@ -1,4 +1,4 @@
-"""Strategies that sum buckets: what they send follows from the reducer, and is written here once."""
+"""Strategies that send buckets: what they send follows from the reducer, and is written here once."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class BucketStrategy(CheckedFields, Strategy):
         return during_backward(buckets, [self.traffic(bucket, hosts) for bucket in buckets])
 
     def traffic(self, bucket: Bucket, hosts: Hosts) -> Sequence[Traffic]:
-        """The traffic of one sum of a bucket."""
+        """The traffic of one exchange of a bucket; by default of a sum."""
         return traffic_of(self.reduce or Exact(), bucket, hosts)
 
 
 class BlockStrategy(BucketStrategy):
-    """Sums buckets at the end of each block of local steps.
+    """Sends buckets at the end of each block of local steps: by default it sums them.
 
     Attributes:
         every: steps of a block.
@@ -51,6 +51,6 @@ class BlockStrategy(BucketStrategy):
     replicated: ClassVar[bool] = False
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
-        """The exchanges of a mean step, if blocks have ``every`` steps; buffers excluded."""
+        """The exchanges of a mean step, if blocks have ``every`` steps; the model's buffers excluded."""
         buckets = make_buckets(parameters, self.bucket_bytes)
         return [Exchange(one * (1 / self.every)) for bucket in buckets for one in self.traffic(bucket, hosts)]

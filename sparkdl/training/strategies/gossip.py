@@ -143,9 +143,12 @@ class GossipSync(LocalSteps):
         for term, x in zip(self._terms, self.replica.parameters, strict=True):
             term.copy_(x)
         for bucket in self._buckets:
-            with exchange_phase():
-                received = self.group.send_recv(bucket.buffer, peers)
-            for tensor in received:
-                bucket.buffer.add_(tensor)
-            bucket.buffer.div_(len(peers) + 1)
+            self._average(bucket, peers)
         self._fill(dict(enumerate(self._terms)))
+
+    def _average(self, bucket: Bucket, peers: list[int]) -> None:
+        with exchange_phase():
+            received = self.group.send_recv(bucket.buffer, peers)
+        for tensor in received:
+            bucket.buffer.add_(tensor)
+        bucket.buffer.div_(len(peers) + 1)
