@@ -27,7 +27,7 @@ from typing import IO, Any
 
 import psutil
 
-LONG = 60.0
+LONG = 180.0
 """Seconds after which an expected event did not happen."""
 
 _NAMESPACES = Path("/run/netns")

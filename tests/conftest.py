@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import pytest_timeout
 
 from sparkdl.cluster.local import LocalCluster
 from tests.class_archive import share_classes
@@ -28,6 +29,16 @@ ON_EXECUTORS = Path(__file__).with_name("spark")
 def pytest_configure() -> None:
     """Before any JVM is started."""
     share_classes()
+    fail = pytest_timeout.timeout_sigalrm
+
+    def after_a_limit(*arguments: Any) -> None:
+        # A test's time limit may cut off a call of the JVM, and what ends the test calls the JVM as well.
+        try:
+            abandon_call()
+        finally:
+            fail(*arguments)
+
+    pytest_timeout.timeout_sigalrm = after_a_limit
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,13 +50,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(600))
     items.sort(key=lambda item: ON_EXECUTORS in item.path.parents)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
-    """After a test's time limit, also in a call of the JVM, the next test gets a session that answers."""
-    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
-        abandon_call()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

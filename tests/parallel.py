@@ -1,8 +1,9 @@
 """Run the tests in several pytest processes at a time: ``python tests/parallel.py [--fast] [pytest options]``.
 
 ``--fast`` runs the fast tests in two processes: those on Spark, and all others. Without it every test that needs no GPU
-runs, in lots, four at a time, because one test of Spark leaves most of two cores idle. Lots have equal shares of the
-durations in durations.json; a run of all tests writes its own into build/. A lot is printed when it ends.
+runs, in lots, three at a time: one test of Spark leaves some of two cores idle, and four wait for each other. Lots have
+equal shares of the durations in durations.json; a run of all tests writes its own into build/. A lot is printed when it
+ends.
 ``--oldest PYTHON`` adds a lot of the tests that depend most on Spark's version; that Python runs them.
 
 Tests on real executors and tests that kill things depend on how the operating system shares a busy machine. Without
@@ -26,7 +27,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-AT_A_TIME = 4
+AT_A_TIME = 3
 _FAST = "not slow and not chaos and not gpu and not notebook"
 ON_SPARK, ALONE = "(cluster or chaos) and not gpu", "not cluster and not chaos and not gpu"
 STYLE = ("--ignore=tests/style", "--ignore=tests/references")  # make check and make references run them

@@ -231,6 +231,7 @@ def test_job_that_outlives_its_cancellation_went_unmentioned(monkeypatch: pytest
 def test_time_limit_in_a_call_of_the_jvm_failed_all_later_tests(spark: Any) -> None:
     # py4j took the answer to the call that the limit cut off for the answer to the next call.
     def cut_off(*_: object) -> None:
+        abandon_call()
         raise pytest.fail.Exception("the limit")
 
     before = signal.signal(signal.SIGUSR1, cut_off)
@@ -238,9 +239,8 @@ def test_time_limit_in_a_call_of_the_jvm_failed_all_later_tests(spark: Any) -> N
         timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
         timer.start()
         with pytest.raises(pytest.fail.Exception, match="the limit") as kept:
-            spark.sparkContext._jvm.java.lang.Thread.sleep(3000)
+            spark.sql("select java_method('java.lang.Thread', 'sleep', 60000L)").collect()  # calls the JVM at its end
         timer.join()
     finally:
         signal.signal(signal.SIGUSR1, before)
-    abandon_call()
     assert (spark.range(7).count(), kept.value.msg) == (7, "the limit")

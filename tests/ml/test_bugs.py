@@ -37,8 +37,10 @@ def cancelled(ready: Callable[[], bool], cancel: Callable[[], None]) -> Iterator
     """A block in which the run ends once ``cancel`` has been called, after ``ready`` was true."""
 
     def run() -> None:
-        until(ready, "the run")
-        cancel()
+        try:
+            until(ready, "the run")
+        finally:
+            cancel()  # else the run would never end
 
     done = in_background(run, "cancel")
     with pytest.raises(Stopped, match=r"the user cancelled a Spark job of this run \("):

@@ -32,7 +32,7 @@ from tests.rounds.data import data_folder
 from tests.sessions import ROOT, driver_environment
 
 EXAMPLES = ROOT / "examples"
-LONGEST = 200  # seconds of a cell
+LONGEST = 400  # seconds of a cell
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},

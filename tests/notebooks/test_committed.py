@@ -112,7 +112,7 @@ def jvm(tmp_path_factory):
 @pytest.mark.notebook
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @each_notebook
 def test_notebook_gives_the_kinds_of_its_committed_outputs(path, tmp_path, jvm):
     def outputs(notebook):
