@@ -214,18 +214,20 @@ def test_resume_reports_earlier_rounds_first_and_rejects_other_rows(tmp_path):
 
 
 def test_driver_saves_no_round_after_another_one_has_resumed_its_run(tmp_path):
-    saved = {"checkpoints": Checkpoints(str(tmp_path / "run"), run="a run"), "memories": str(tmp_path / "states")}
-    losses, histories = (3.0, 2.0, 1.0), list[Any]()
+    def driven(algorithm: Any) -> Any:
+        return run(algorithm, checkpoints=Checkpoints(str(tmp_path), run="a run"), memories=str(tmp_path / "states"))
 
     class Overtaken(Scripted):
         def apply(self, state: State, update: Update) -> State:
             if state["round"] == 1:
-                histories.append(run(Scripted(losses), **saved)[2])
+                driven(Scripted(self.losses))
             return super().apply(state, update)
 
     with pytest.raises(Fenced, match="attempt 0 may not commit"):
-        run(Overtaken(losses), **saved)
-    assert [row["loss"] for row in histories[0]] == list(losses)
+        driven(Overtaken((3.0, 2.0, 1.0)))
+    _, _, history = driven(Scripted((3.0, 2.0, 1.0)))
+    assert [row["loss"] for row in history] == [3.0, 2.0, 1.0]
+    assert not [*tmp_path.glob("attempt-0000-*-step-0000000004")]
 
 
 def test_stop_request_saves_finished_rounds(tmp_path):
