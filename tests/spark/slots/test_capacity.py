@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
+from benchmarks.hosts import until
 from sparkdl.cli.doctor.checks import dynamic_allocation_check, encryption_check
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import forget_stop, request_stop
@@ -165,7 +166,8 @@ def test_wait_for_occupied_slots_times_out_or_ends_with_their_release(spark, tmp
         with pytest.raises(ClusterUnavailable, match="other jobs held the task slots for"):
             SparkCluster(spark, 2, resource_timeout=3.0).gang(work.total, listener=events.append)
         assert not job.done()
-        assert len(list(spark.sparkContext.statusTracker().getActiveJobsIds())) == 1
+        active = spark.sparkContext.statusTracker().getActiveJobsIds
+        until(lambda: len([*active()]) == 1, "the end of the cancelled job")  # Spark's status lags behind
         waits = {(event.kind, event.rank, event.payload["what"]) for event in events}
         assert waits == {("waiting", -1, "2 free task slots")}
         seconds = [event.payload["seconds"] for event in events]
