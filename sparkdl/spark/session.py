@@ -211,7 +211,7 @@ def share_workers(spark: SparkSession) -> None:
 def run_tasks(
     spark: SparkSession, task: Callable[[Iterable[int]], Iterator[Any]], numbers: list[int], *, barrier: bool = False
 ) -> list[Any]:
-    """The rows of one job's tasks over an RDD, each of which gets one of the numbers."""
+    """Run one job, in which ``task`` gets each number as the only row of a task; return the rows of all tasks."""
     rows = spark.sparkContext.parallelize(numbers, len(numbers))  # tasks of a range would read their input
     return list((rows.barrier() if barrier else rows).mapPartitions(task).collect())
 

@@ -35,7 +35,8 @@ def test_phases_add_up_to_elapsed_time(watch, events):
     steps = timer(watch, before := {"feed": 10.0})
     with measuring(steps):
         watch.time += 0.5
-        spend(watch, feed=1.0, forward=2.0, backward=3.0, exchange=4.0, update=5.0)
+        spend(watch, feed=1.0, forward=2.0, backward=3.0, exchange=4.0, update=2.0)
+        spend(watch, update=3.0)  # a phase that goes on has one mark
         end_step(clock=Clock(0, 1, 8), rows=4, sent=100)
     assert steps.seconds is before  # seconds are added to an earlier attempt's
     assert before == {"other": 0.5, "feed": 11.0, "forward": 2.0, "backward": 3.0, "exchange": 4.0, "update": 5.0}
@@ -44,7 +45,8 @@ def test_phases_add_up_to_elapsed_time(watch, events):
     payload = event.payload
     assert (payload["steps"], payload["rows"], payload["bytes"], payload["end"]) == (1, 4, 100, 15.5)
     assert payload["seconds"] == before | {"feed": 1.0}
-    assert payload["marks"][:3] == [["other", 0.0], ["feed", 0.5], ["forward", 1.5]]
+    begun = [["other", 0.0], ["feed", 0.5], ["forward", 1.5], ["backward", 3.5], ["exchange", 6.5], ["update", 10.5]]
+    assert payload["marks"] == begun
 
 
 def test_event_sums_steps_since_previous_event(watch, events):

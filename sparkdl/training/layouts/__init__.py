@@ -87,7 +87,7 @@ class Layout(Protocol):
 
 
 def equalise(replica: Replica, group: Group) -> Replica:
-    """Overwrite weights and buffers with those of rank 0; return the replica."""
+    """Copy the weights and buffers of rank 0 into the replica of every worker, and return this worker's replica."""
     for tensor in (*replica.module.parameters(), *replica.module.buffers()):
         group.broadcast_(tensor.detach())
     return replica
