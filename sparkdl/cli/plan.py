@@ -20,7 +20,8 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import Count, checked
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.training.cost.cost_model import Cost, described
-from sparkdl.training.objective.objective import ModelFactory, Objective
+from sparkdl.training.objective.module_factory import ModelFactory
+from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
@@ -95,9 +96,9 @@ def plan(
 
 
 def module(estimator: DistributedEstimator | None, model: Callable[[], nn.Module] | None) -> nn.Module:
-    """The module whose parameters workers exchange, in the dtype of the training."""
+    """The module whose parameters workers exchange, in the dtype of the training, without the parameters' values."""
     objective = Objective(cast(ModelFactory, model), nn.MSELoss()) if estimator is None else estimator.objective()
-    return objective.build()
+    return objective.build(parameters=False)
 
 
 def configured(estimator: DistributedEstimator | None, explain: Callable[[Strategy], Cost]) -> list[Cost]:

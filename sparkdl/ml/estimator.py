@@ -44,8 +44,9 @@ from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.labels import Classes
 from sparkdl.training.objective.loss import LossFunction, as_module
+from sparkdl.training.objective.module_factory import ModelFactory
 from sparkdl.training.objective.monitored_value import check_monitor
-from sparkdl.training.objective.objective import ModelFactory, Objective, OutputKind
+from sparkdl.training.objective.objective import Objective, OutputKind
 from sparkdl.training.objective.optimizers import optimizer_factory
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce

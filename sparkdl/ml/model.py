@@ -39,7 +39,8 @@ from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame, col
 from sparkdl.spark.session import qualify
 from sparkdl.training.objective.labels import IGNORED
-from sparkdl.training.objective.objective import ModelFactory, Objective, OutputKind
+from sparkdl.training.objective.module_factory import ModelFactory
+from sparkdl.training.objective.objective import Objective, OutputKind
 
 
 class TorchModel(OutputParams, Saveable, Model):

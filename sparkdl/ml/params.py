@@ -45,8 +45,9 @@ from sparkdl.ml.param_types import (
 from sparkdl.rounds import Algorithm
 from sparkdl.telemetry.log_forwarding import LEVELS
 from sparkdl.training.objective.loss import LossFunction
+from sparkdl.training.objective.module_factory import ModelFactory
 from sparkdl.training.objective.monitored_value import MODES
-from sparkdl.training.objective.objective import INTERVALS, PRECISIONS, ModelFactory, OptimizerFactory, SchedulerFactory
+from sparkdl.training.objective.objective import INTERVALS, PRECISIONS, OptimizerFactory, SchedulerFactory
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 

@@ -16,7 +16,8 @@ from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
 from sparkdl.ml.param_declaration import ConstructedParams
 from sparkdl.rounds import Algorithm
 from sparkdl.training.objective.loss import LossFunction
-from sparkdl.training.objective.objective import ModelFactory, OptimizerFactory, SchedulerFactory
+from sparkdl.training.objective.module_factory import ModelFactory
+from sparkdl.training.objective.objective import OptimizerFactory, SchedulerFactory
 from sparkdl.training.strategies import Strategy
 
 class PredictionParams(

@@ -14,7 +14,7 @@ from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack, unpack
-from sparkdl.training.objective.objective import new_module
+from sparkdl.training.objective.module_factory import new_module
 from sparkdl.training.rng import kept_random_state
 
 if TYPE_CHECKING:
@@ -70,11 +70,12 @@ class WarmStart:
         return start
 
     def __call__(self) -> nn.Module:
-        """Make a module with the weights.
+        """Make a module with the weights; of a module without parameters, see ``new_module``, none are read.
 
         Raises:
             InvalidInput: they do not fit.
         """
         module = new_module(self.factory)
-        unpack(self.weights, module)
+        if not any(parameter.is_meta for parameter in module.parameters()):
+            unpack(self.weights, module)
         return module

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.training.objective.loss import shapes
-from sparkdl.training.objective.objective import ModelFactory, new_module
+from sparkdl.training.objective.module_factory import ModelFactory, new_module
 
 # Each thread has its own list, so that threads may share a module.
 _OUTPUTS: ContextVar[list[Any] | None] = ContextVar("outputs of the layer", default=None)

@@ -24,7 +24,8 @@ from sparkdl.serving.batch_size import batch_rows, batches
 from sparkdl.serving.format.export import Signature
 from sparkdl.serving.model_cache import CPU, CachedModel
 from sparkdl.serving.outputs import Outputs
-from sparkdl.training.objective.objective import ModelFactory, Objective, new_module
+from sparkdl.training.objective.module_factory import ModelFactory, new_module
+from sparkdl.training.objective.objective import Objective
 from sparkdl.training.objective.probe import row_shapes
 from sparkdl.training.rng import kept_random_state
 

@@ -21,7 +21,8 @@ from sparkdl.serving.layer_output import LayerModule, LayerOutput
 from sparkdl.serving.outputs import Outputs
 from sparkdl.serving.scorer import Scorer, restored
 from sparkdl.training.objective.labels import IGNORED
-from sparkdl.training.objective.objective import ModelFactory, OutputKind
+from sparkdl.training.objective.module_factory import ModelFactory
+from sparkdl.training.objective.objective import OutputKind
 from sparkdl.training.objective.probe import check_output
 
 _FIELDS = ("kind", "precision", "output", "probabilities")

@@ -26,7 +26,7 @@ from sparkdl.ensembles.combine.rules import Combining, stack_outputs
 from sparkdl.errors import InvalidInput
 from sparkdl.serving.format.param_values import same
 from sparkdl.serving.scorer import restored
-from sparkdl.training.objective.objective import ModelFactory
+from sparkdl.training.objective.module_factory import ModelFactory
 
 _FLAT = 2  # dimensions of the weights of linear layers, embeddings and norms
 _PROBED = 2  # rows

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, Natural, Share, checked, one_of
 from sparkdl.serving.format.export import Signature
-from sparkdl.training.objective.objective import ModelFactory
+from sparkdl.training.objective.module_factory import ModelFactory
 
 _NAMED = {"sqrt": math.sqrt, "log2": math.log2}
 Size = Annotated[str, one_of(_NAMED)] | Count | Share

@@ -19,10 +19,10 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, Rule, one_of
 from sparkdl.telemetry.emit import notify
 from sparkdl.training.objective.loss import Criterion, LossFunction, as_module, check_loss
+from sparkdl.training.objective.module_factory import ModelFactory, new_module
 from sparkdl.training.objective.monitored_value import MODES, Mode, mode_of
 from sparkdl.training.objective.optimizers import takes_names
 
-ModelFactory = Callable[[], nn.Module]
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 SchedulerFactory = Callable[..., Any]
 
@@ -93,34 +93,25 @@ class Objective(CheckedFields):
         """The dtype of the weights and of floating-point inputs."""
         return torch.float64 if self.precision == "fp64" else torch.float32
 
-    def build(self, device: torch.device | str | None = None, *, warn: bool = False) -> nn.Module:
+    def build(
+        self, device: torch.device | str | None = None, *, warn: bool = False, parameters: bool = True
+    ) -> nn.Module:
         """Make a module on ``device``, by default the objective's, and convert its weights to ``dtype``.
 
-        With ``warn``, a warning names the dtypes that the conversion replaces.
+        With ``warn``, a warning names the dtypes that the conversion replaces. With ``parameters=False``, buffers are
+        on ``device``, and parameters on ``meta``, without values and memory, unless the factory reads them.
 
         Raises:
             InvalidInput: the factory returned no module, or a parameter is lazy, complex, or none can be trained.
         """
-        module = new_module(self.model)
-        tensors = [*module.named_parameters(), *module.named_buffers()]
-        if lazy := [name for name, value in tensors if is_lazy(value) or value.is_meta]:
-            raise InvalidInput(
-                f"{type(module).__name__} has lazy parameters without a shape, or tensors on the device 'meta': "
-                f"{listed(lazy)}. Replace its lazy layers, such as nn.LazyLinear(8) by nn.Linear(in_features, 8), or "
-                "call it once and set the module; make the model on the CPU."
-            )
-        if not any(parameter.requires_grad for parameter in module.parameters()):
-            raise InvalidInput(f"{type(module).__name__} has no trainable parameters; nothing can be trained.")
-        if names := [name for name, value in module.named_parameters() if value.is_complex()]:
-            raise InvalidInput(
-                f"{type(module).__name__} has complex parameters: {listed(names)}; expected real ones, such as "
-                "nn.Parameter(torch.view_as_real(weight)), which forward() turns back with torch.view_as_complex."
-            )
+        module = new_module(self.model, parameters=parameters)
+        _check_module(module, on_meta=not parameters)
         dtypes = {str(value.dtype) for value in module.parameters() if value.is_floating_point()}
         if warn and (cast := dtypes - {"torch.float32", str(self.dtype)}):
             notify(f"weights of {listed([*cast])} in {type(module).__name__} become {self.dtype}, as precision sets.")
         # Unlike to(dtype), these two keep complex buffers.
-        module = (module.double() if self.dtype == torch.float64 else module.float()).to(device or self.device)
+        module = module.double() if self.dtype == torch.float64 else module.float()
+        module = _moved(module, device or self.device)
         if self.channels_last:
             module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return module
@@ -191,11 +182,29 @@ class Objective(CheckedFields):
         return Criterion(loss)
 
 
-def new_module(factory: ModelFactory | nn.Module) -> nn.Module:
-    """A new module of a factory, or a copy of a module; raises InvalidInput if the factory returns none."""
-    module = copy.deepcopy(factory) if isinstance(factory, nn.Module) else factory()
-    if not isinstance(module, nn.Module):
-        raise InvalidInput(f"the factory returned {type(module).__name__}; expected a torch.nn.Module.")
+def _check_module(module: nn.Module, *, on_meta: bool) -> None:
+    name, tensors = type(module).__name__, [*module.named_parameters(), *module.named_buffers()]
+    if lazy := [key for key, value in tensors if is_lazy(value) or (value.is_meta and not on_meta)]:
+        raise InvalidInput(
+            f"{name} has lazy parameters without a shape, or tensors on the device 'meta': {listed(lazy)}. Replace its "
+            "lazy layers, such as nn.LazyLinear(8) by nn.Linear(in_features, 8), or call it once and set the module; "
+            "make the model on the CPU."
+        )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise InvalidInput(f"{name} has no trainable parameters; nothing can be trained.")
+    if keys := [key for key, value in module.named_parameters() if value.is_complex()]:
+        raise InvalidInput(
+            f"{name} has complex parameters: {listed(keys)}; expected real ones, such as "
+            "nn.Parameter(torch.view_as_real(weight)), which forward() turns back with torch.view_as_complex."
+        )
+
+
+def _moved(module: nn.Module, device: torch.device | str) -> nn.Module:
+    if not any(parameter.is_meta for parameter in module.parameters()):
+        return module.to(device)
+    for part in module.modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, buffer.to(device))
     return module
 
 

@@ -1,0 +1,100 @@
+"""Makes modules from a user's factory, with parameters or without their values.
+
+A module without parameters has each parameter on torch's device ``meta``: a shape and a dtype, no memory. Its buffers
+have their values, also those that are not persistent, and tied parameters stay tied.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
+
+from sparkdl.errors import InvalidInput
+
+ModelFactory = Callable[[], nn.Module]
+
+logger = logging.getLogger(__name__)
+
+
+def new_module(factory: ModelFactory | nn.Module, *, parameters: bool = True) -> nn.Module:
+    """A new module of a factory, or a copy of a module.
+
+    With ``parameters=False`` the parameters have no values. If the factory fails then, because it reads them, the
+    module is made with them, and a debug line says so.
+
+    Raises:
+        InvalidInput: the factory returned no module.
+    """
+    if parameters:
+        return _checked(copy.deepcopy(factory) if isinstance(factory, nn.Module) else factory())
+    if isinstance(factory, nn.Module):
+        return _copy_without_parameters(factory)
+    try:
+        with without_parameters():
+            module = _checked(factory())
+    except Exception as error:
+        logger.debug("the factory is called again, with parameters: %s: %s", type(error).__name__, error)
+        return new_module(factory)
+    if names := [name for name, buffer in module.named_buffers() if buffer.is_meta]:
+        logger.debug("the factory is called again, with parameters: it computes the buffers %s from them", names)
+        return new_module(factory)
+    return module
+
+
+@contextmanager
+def without_parameters() -> Iterator[None]:
+    """In the block, a parameter moves to the device ``meta`` when a module of this thread registers it."""
+    thread, known = threading.get_ident(), _MetaParameters()
+
+    def register(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
+        return known.of(parameter) if threading.get_ident() == thread else None
+
+    handle = register_module_parameter_registration_hook(register)  # type: ignore[arg-type]
+    try:
+        with warnings.catch_warnings():
+            # A factory may load a file: that changes nothing here.
+            warnings.filterwarnings("ignore", message=".*copying from a non-meta parameter")
+            yield
+    finally:
+        handle.remove()
+
+
+class _MetaParameters:
+    """The parameters on ``meta`` of parameters that may be freed meanwhile; tied ones get the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}
+
+    def of(self, parameter: nn.Parameter) -> nn.Parameter:
+        if parameter.is_meta:
+            return parameter
+        reference, meta = self._known.get(id(parameter), (None, None))
+        if meta is None or reference is None or reference() is not parameter:
+            meta = _on_meta(parameter)
+            self._known[id(parameter)] = weakref.ref(parameter), meta
+        return meta
+
+
+def _copy_without_parameters(module: nn.Module) -> nn.Module:
+    return copy.deepcopy(module, {id(value): _on_meta(value) for value in module.parameters()})
+
+
+def _on_meta(parameter: nn.Parameter) -> nn.Parameter:
+    if is_lazy(parameter):
+        return parameter
+    return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+
+
+def _checked(module: object) -> nn.Module:
+    if not isinstance(module, nn.Module):
+        raise InvalidInput(f"the factory returned {type(module).__name__}; expected a torch.nn.Module.")
+    return module
