@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sparkdl.checkpoint.checkpointer import Checkpointer
@@ -13,9 +14,9 @@ from sparkdl.telemetry.emit import record
 class MarkedCheckpointer(Checkpointer):
     """Records when a worker begins to load a checkpoint, and when it has resumed."""
 
-    def load(self, world: World, fingerprint: Fingerprint) -> dict[str, Any] | None:
+    def load(self, world: World, fingerprint: Fingerprint, live: Mapping[str, Any]) -> dict[str, Any] | None:
         record("joined")
-        state = super().load(world, fingerprint)
+        state = super().load(world, fingerprint, live)
         record("restored", clock=None, found=state is not None)
         return state
 

@@ -47,6 +47,7 @@ class Checkpoint:
 
     clock: Clock
     shards: Mapping[str, Any]  # name -> state, which nobody modifies
+    index: Mapping[str, Any] = field(default_factory=dict)  # shared shard -> its tensors, for the manifest
     pinned: bool = False  # whether an epoch ended
     last: bool = False  # whether training ended
     extra: Mapping[str, Any] = field(default_factory=dict)  # for the manifest
@@ -113,7 +114,7 @@ class Saver:
 
     def _write(self, checkpoint: Checkpoint) -> None:
         name = self._checkpoints.name(checkpoint.clock, self._world.attempt)
-        answer: dict[str, Any] = {}
+        answer: dict[str, Any] = {"index": checkpoint.index}
         try:
             shards = checkpoint.shards.items()
             written = [self._checkpoints.write(name, shard, *pack_pieces(state)) for shard, state in shards]
@@ -133,8 +134,10 @@ class Saver:
         trouble = [answer["trouble"] for answer in answers if "trouble" in answer]
         if not trouble:
             digests = [Digest.from_json(digest) for answer in answers for digest in answer["digests"]]
+            index = {shard: entries for answer in answers for shard, entries in answer["index"].items()}
+            extra = {**checkpoint.extra, "slices": index}
             try:
-                self._checkpoints.commit(name, digests, clock, world_size=size, pinned=pinned, extra=checkpoint.extra)
+                self._checkpoints.commit(name, digests, clock, world_size=size, pinned=pinned, extra=extra)
             except OSError as error:
                 trouble.append(str(error))
         # A gang of another size may resume at a pinned checkpoint that is not the last.

@@ -6,15 +6,15 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkdl.checkpoint.async_saver import Checkpoint, Saver, SaveStatus, copied
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.manifest import Manifest
 from sparkdl.checkpoint.restore import Compatibility, restore
-from sparkdl.checkpoint.sharding import shard, unshard
 from sparkdl.checkpoint.shared_directory import SharedDirectory
+from sparkdl.checkpoint.slices import FILE, SharedState, deal, files_of
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.data.clock import Clock
@@ -26,7 +26,6 @@ from sparkdl.telemetry.step_timer import enter_phase
 
 logger = logging.getLogger(__name__)
 
-_REPLICATED = "replicated-"  # before a rank: that worker's shard of the replicated state
 _HORIZON = 1.0  # approximate seconds between two queries of rank 0's clock
 _POLL = 1.0  # seconds between two polls for a stop request: each is a request to an object store
 
@@ -65,12 +64,13 @@ class Checkpointer:
         """Completed epochs of the newest checkpoint; the driver calls it for an attempt's title."""
         return self.checkpoints.epoch()
 
-    def load(self, world: World, fingerprint: Fingerprint) -> dict[str, Any] | None:
+    def load(self, world: World, fingerprint: Fingerprint, live: Mapping[str, Any]) -> dict[str, Any] | None:
         """Restore the newest usable state, on every worker together, with collectives.
 
-        ``fingerprint`` is of this worker's rows.
+        ``fingerprint`` is of this worker's rows. ``live`` has this worker's ``"slices"``, and under ``"shared"`` the
+        tensors that take the saved values of their paths.
         Returns this worker's ``TrainerState.state`` after a step common to all; None without a checkpoint or a shared
-        directory. If the gang's size has changed, the state is of an epoch's end and may come from any worker.
+        directory. If the gang's size has changed, the state is of an epoch's end, and its local part of any worker.
 
         Raises:
             InvalidInput: the checkpoints belong to another run or other data, or a worker cannot see them.
@@ -84,7 +84,7 @@ class Checkpointer:
         fingerprints = [str(value) for value in world.group().gather(fingerprint)]
         fitting = Compatibility(self.checkpoints.folder.path, self.checkpoints.writer, world.size, fingerprints)
         self._extra = {"writer": self.checkpoints.writer, "shards": fingerprints}
-        state = self._restore(world, fitting)
+        state = self._restore(world, fitting, live)
         if state is not None:
             self._epoch, self._step = state["local"]["clock"]["epoch"], state["local"]["clock"]["step"]
         self._epochs, self._queried_step, self._next_query = self._epoch, self._step, self._step + 1
@@ -99,7 +99,7 @@ class Checkpointer:
         Without a shared directory the attempt saves no checkpoints, and nothing is checked.
         """
         if self._saver is not None:
-            pack_state(copied(state, lambda tensor: tensor.new_empty(0)))
+            pack_state(copied([state["shared"], state["local"]], lambda tensor: tensor.new_empty(0)))
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
         """Save a checkpoint if it is due, and stop if the driver requested it; may use collectives.
@@ -164,10 +164,13 @@ class Checkpointer:
         enter_phase("checkpoint")
         self._saver.wait()
         shards = {f"{world.rank:05d}": copied(state["local"])}
-        if state["replicated"]:
-            shards[f"{_REPLICATED}{world.rank:05d}"] = copied(shard(state["replicated"], world.rank, world.size))
+        index: dict[str, Any] = {}
+        if state["shared"]:
+            name = f"{FILE}{world.rank:05d}"
+            part, index[name] = deal(state["shared"], state["slices"], world.rank, world.size)
+            shards[name] = copied(part)
         clock = Clock(**world.clock.state_dict())
-        self._saver.save(Checkpoint(clock, shards, pinned, last, self._extra))
+        self._saver.save(Checkpoint(clock, shards, index, pinned, last, self._extra))
         self._epoch, self._step, self._saved_at = clock.epoch, clock.step, time.monotonic()
         world.phase = phase
         enter_phase("other")
@@ -197,19 +200,27 @@ class Checkpointer:
                 "hdfs:// or s3://."
             )
 
-    def _restore(self, world: World, fitting: Compatibility) -> dict[str, Any] | None:
-        def pick(manifest: Manifest) -> list[str]:
+    def _restore(self, world: World, fitting: Compatibility, live: Mapping[str, Any]) -> dict[str, Any] | None:
+        def local(manifest: Manifest) -> str:
             # An added worker resumes from rank 0's shard.
-            rank = world.rank if world.rank < manifest.world_size else 0
-            return [f"{rank:05d}", *(shard for shard in manifest.shards if shard.startswith(_REPLICATED))]
+            return f"{world.rank if world.rank < manifest.world_size else 0:05d}"
+
+        def shared(manifest: Manifest) -> list[str]:
+            return files_of(manifest.extra.get("slices", {}), live["slices"])  # earlier formats have no slices
+
+        def pick(manifest: Manifest) -> list[str]:
+            return [local(manifest), *shared(manifest)]
 
         if world.rank == 0 and (newest := self.checkpoints.latest(verify=False)) is not None:
             fitting.newest(newest[1].manifest)
-        restored = restore(self.checkpoints, world.rank, world.all_gather_json, pick, accept=fitting.accepts)
-        if restored is None:
+        reader = restore(self.checkpoints, world.rank, world.all_gather_json, pick, accept=fitting.accepts)
+        if reader is None:
             return None
-        local, *replicated = [unpack_state(packed) for packed in restored[1].values()]  # in the order of ``pick``
-        return {"replicated": unshard(replicated), "local": local}
+        state = SharedState(live["shared"], live["slices"])
+        for name in shared(reader.manifest):
+            state.add(unpack_state(reader.read(name), views=True), reader.manifest.extra["slices"][name])
+        state.check()
+        return {"shared": state.state, "local": unpack_state(reader.read(local(reader.manifest)))}
 
 
 class StopPoller:

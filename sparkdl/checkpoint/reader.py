@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,17 +24,16 @@ class Reader:
 
     def read(self, shard: str) -> bytes:
         """Read a shard's bytes; raises CheckpointDamaged if they differ from the committed ones."""
-        if shard not in self.manifest.shards:
-            shards = ", ".join(self.manifest.shards)
-            raise InvalidInput(f"checkpoint {self.manifest.name} has no shard {shard!r}; it has {shards}.")
+        digest = self._digest(shard)
         with self._guarded(shard):
             data = self.folder.read(shard)
-            self._compare(self.manifest.shards[shard], len(data), hashlib.sha256(data).hexdigest())
+            self._compare(digest, len(data), hashlib.sha256(data).hexdigest())
         return data
 
-    def verify(self) -> None:
-        """Raise CheckpointDamaged if a shard differs from the committed one; reads every shard, 8 MiB at a time."""
-        for shard, digest in self.manifest.shards.items():
+    def verify(self, shards: Collection[str] | None = None) -> None:
+        """Raise CheckpointDamaged if a shard, by default any, differs from the committed one; reads 8 MiB at a time."""
+        for shard in self.manifest.shards if shards is None else shards:
+            digest = self._digest(shard)
             with self._guarded(shard), self.folder.open(shard) as stream:
                 size, hashed = 0, hashlib.sha256()
                 while chunk := stream.read(_CHUNK):
@@ -49,6 +48,12 @@ class Reader:
             if shard not in sizes:
                 raise self._damaged(shard, "is missing")
             self._compare(digest, sizes[shard], digest.sha256)
+
+    def _digest(self, shard: str) -> Digest:
+        if shard not in self.manifest.shards:
+            shards = ", ".join(self.manifest.shards)
+            raise InvalidInput(f"checkpoint {self.manifest.name} has no shard {shard!r}; it has {shards}.")
+        return self.manifest.shards[shard]
 
     def _compare(self, digest: Digest, size: int, sha256: str) -> None:
         if size != digest.size:

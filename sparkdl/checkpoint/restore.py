@@ -1,4 +1,4 @@
-"""Restores the same checkpoint on all workers of a gang, if it can resume from this checkpoint."""
+"""Finds the same checkpoint on all workers of a gang, if it can resume from this checkpoint."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.checkpoint.manifest import Manifest
+from sparkdl.checkpoint.reader import Reader
 from sparkdl.checkpoint.store import NEXT, Checkpoints
 from sparkdl.data.fingerprint import Fingerprint, total
 from sparkdl.errors import CheckpointDamaged, InvalidInput
@@ -21,14 +22,15 @@ def restore(
     pick: Callable[[Manifest], Sequence[str]],
     *,
     accept: Callable[[Manifest], bool] = lambda manifest: True,
-) -> tuple[Manifest, dict[str, bytes]] | None:
-    """Restore the newest checkpoint whose shards every worker can read; all workers call it together.
+) -> Reader | None:
+    """Find the newest checkpoint whose shards every worker can read; all workers call it together.
 
     ``agree`` gives every worker's value to every worker, such as ``World.all_gather_json``. ``pick`` returns the shards
     that this worker needs. ``accept``, called on rank 0, tells whether the gang can resume from a checkpoint.
 
     Returns:
-        The manifest, equal on all workers, and the verified bytes of the shards; None without a usable checkpoint.
+        The same checkpoint on all workers, which have verified their shards and hold none in memory: a worker that
+        overwrites live tensors can no longer resume from an older one. None without a usable checkpoint.
     """
     before: str | None = None
     while True:
@@ -36,15 +38,15 @@ def restore(
         name = agree(f"restore before {before}", {"name": newest})[0]["name"]
         if name is None:
             return None
-        trouble = restored = None
+        trouble = reader = None
         try:
             reader = checkpoints.open(name)
-            restored = reader.manifest, {shard: reader.read(shard) for shard in pick(reader.manifest)}
+            reader.verify(pick(reader.manifest))
         except CheckpointDamaged as damaged:
             trouble = damaged.message
         troubles = [answer["trouble"] for answer in agree(f"restore {name}", {"trouble": trouble})]
-        if restored is not None and not any(troubles):
-            return restored
+        if reader is not None and not any(troubles):
+            return reader
         if rank == 0:
             warnings.warn(f"{next(filter(None, troubles))} {NEXT}", RuntimeWarning, stacklevel=2)
         before = name

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import math
 import struct
+import warnings
 import zlib
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
@@ -29,6 +29,7 @@ NATIVE: dict[torch.dtype, str] = {
     **dict(zip((torch.bfloat16, torch.bool, torch.uint8), ("BF16", "BOOL", "U8"), strict=True)),
 }
 """The dtypes that every release of safetensors has, and their names there."""
+_BY_NAME = {name: dtype for dtype, name in NATIVE.items()}
 # Some releases of safetensors lack these dtypes: they are stored as bytes, with their dtype in the JSON.
 _OTHERS: dict[str, torch.dtype] = {
     **{name: getattr(torch, name) for name in ("complex32", "complex64", "complex128", "uint16", "uint32", "uint64")},
@@ -70,16 +71,21 @@ def pack_pieces(nested: Any) -> list[memoryview]:
     return [memoryview(piece) for piece in pieces]
 
 
-def unpack_state(packed: bytes) -> Any:
-    """Unpack bytes from ``pack_state`` to the CPU; raises InvalidInput if they are damaged or in another format."""
+def unpack_state(packed: bytes, *, views: bool = False) -> Any:
+    """Unpack bytes from ``pack_state`` to the CPU; raises InvalidInput if they are damaged or in another format.
+
+    With ``views``, tensors share the memory of ``packed``: copy them, and do not write to them.
+    """
     try:
-        named = load(packed)
-        text = metadata(packed)["state"]
-        # Copies, since torch aligns its own memory: alignment may change how matrix products round.
-        tensors = [named.pop(str(number)).clone() for number in range(len(named))]
+        header, begin = _header(packed)
+        text = header.pop("__metadata__")["state"]
+        tensors = [_view(packed, begin, header[str(number)]) for number in range(len(header))]
+        if sum(tensor.nbytes for tensor in tensors) != len(packed) - begin:
+            raise ValueError("tensors and bytes differ in length")
         if int(text[:8], 16) != _checksum(text[8:], tensors):
             raise InvalidInput("the saved state is damaged: its checksum is wrong.")
-        return _decode(json.loads(text[8:]), tensors)
+        # Copies, since torch aligns its own memory: alignment may change how matrix products round.
+        return _decode(json.loads(text[8:]), tensors if views else [tensor.clone() for tensor in tensors])
     except InvalidInput:
         raise
     except Exception as error:
@@ -88,8 +94,22 @@ def unpack_state(packed: bytes) -> Any:
 
 def metadata(packed: bytes) -> dict[str, str]:
     """The metadata of a safetensors file; raises what reading damaged bytes raises."""
+    return dict(_header(packed)[0]["__metadata__"])
+
+
+def _header(packed: bytes) -> tuple[dict[str, Any], int]:
     (length,) = struct.unpack("<Q", packed[:8])
-    return dict(json.loads(packed[8 : 8 + length])["__metadata__"])
+    return json.loads(packed[8 : 8 + length]), 8 + length
+
+
+def _view(packed: bytes, begin: int, entry: Mapping[str, Any]) -> Tensor:
+    dtype, (start, end) = _BY_NAME[entry["dtype"]], entry["data_offsets"]
+    if start == end:
+        return torch.empty(entry["shape"], dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        flat = torch.frombuffer(packed, dtype=dtype, count=(end - start) // dtype.itemsize, offset=begin + start)
+    return flat.reshape(entry["shape"])
 
 
 def _checksum(tree: str, tensors: Iterable[Tensor]) -> int:
@@ -101,7 +121,8 @@ def _checksum(tree: str, tensors: Iterable[Tensor]) -> int:
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
+    # Of one value any stride counts as contiguous, but not for view().
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 class _Writer:

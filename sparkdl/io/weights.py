@@ -1,4 +1,4 @@
-"""A module's weights, buffers and extra state as safetensors bytes; reading unpickles nothing.
+"""A module's weights, buffers and extra state as safetensors bytes, and slices of tensors; reading unpickles nothing.
 
 Extra state, and complex tensors, are bytes of ``pack_state``.
 """
@@ -6,6 +6,9 @@ Extra state, and complex tensors, are bytes of ``pack_state``.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -15,6 +18,68 @@ from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import NATIVE, metadata, pack_state, unpack_state
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A worker's values of a whole tensor: those at all combinations of ``ranges``.
+
+    Attributes:
+        shape: of the whole tensor.
+        ranges: indices along each dimension; all but the first have a step of 1.
+    """
+
+    shape: tuple[int, ...]
+    ranges: tuple[range, ...]
+
+    @staticmethod
+    def whole(shape: Sequence[int]) -> Slice:
+        """All values of a tensor of this shape."""
+        return Slice(tuple(shape), tuple(range(size) for size in shape))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of the tensor that holds the slice's values."""
+        return tuple(map(len, self.ranges))
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """The index of the slice's values in the whole tensor."""
+        return tuple(slice(part.start, part.stop, part.step) for part in self.ranges)
+
+    def within(self, outer: Slice) -> Slice:
+        """This slice of the tensor that holds the values of ``outer``, as a slice of ``outer``'s whole tensor."""
+        if self.shape != outer.sizes:
+            raise InvalidInput(f"a slice of {list(self.shape)} cannot lie in one of {list(outer.sizes)}.")
+        ranges = zip(outer.ranges, self.ranges, strict=True)
+        return Slice(outer.shape, tuple(numbers[part.start : part.stop : part.step] for numbers, part in ranges))
+
+    def overlap(self, saved: Slice) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+        """The values that are in both slices: their index in this slice's tensor, and in ``saved``'s; None if none is.
+
+        Both are slices of the same whole tensor.
+        """
+        common = [_common(first, second) for first, second in zip(self.ranges, saved.ranges, strict=True)]
+        if not all(common):
+            return None
+        mine = zip(common, self.ranges, strict=True)
+        theirs = zip(common, saved.ranges, strict=True)
+        return tuple(_places(*pair) for pair in mine), tuple(_places(*pair) for pair in theirs)
+
+
+def _common(first: range, second: range) -> range:
+    """The numbers in both ranges, of steps above 0."""
+    step, start = math.lcm(first.step, second.step), max(first.start, second.start)
+    start += -(start - first.start) % first.step
+    candidates = range(start, start + step, first.step)
+    start = next((number for number in candidates if (number - second.start) % second.step == 0), first.stop)
+    return range(start, min(first.stop, second.stop), step)
+
+
+def _places(part: range, numbers: range) -> slice:
+    """The places in ``numbers`` of the numbers of ``part``, which are in it."""
+    first, step = numbers.index(part[0]), part.step // numbers.step
+    return slice(first, first + len(part) * step, step)
 
 
 def pack(module: nn.Module) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol
 
@@ -28,8 +28,8 @@ class StateSaver(Protocol):
     def epoch(self) -> int:
         """The number of finished epochs in the newest checkpoint."""
 
-    def load(self, world: World, fingerprint: Fingerprint) -> dict[str, Any] | None:
-        """The newest state that all workers can read; None without one."""
+    def load(self, world: World, fingerprint: Fingerprint, live: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The newest state that all workers can read, its shared tensors in those of ``live``; None without one."""
 
     def check(self, state: dict[str, Any]) -> None:
         """Raise InvalidInput if the state cannot be saved."""

@@ -23,7 +23,7 @@ from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import TrainingResult, TrainingSpec
 from sparkdl.training.strategies import Sync
 
-_FORMAT = 6  # version of the saved state
+_FORMAT = 7  # version of the saved state
 # Entries of a place that may differ at an epoch's start, and their names in errors.
 _NAMES = {"workers": "number of workers", "shard_rows": "number of rows by shard"}
 
@@ -102,17 +102,19 @@ class TrainerState:
     def state(self) -> dict[str, Any]:
         """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.
 
-        ``"replicated"`` has dicts of tensors that are equal on all workers, ``"local"`` the rest of this worker:
-        between epochs, for every strategy, the weights are equal as well. Raises InvalidInput within a step.
+        ``"shared"`` has dicts of tensors that are equal on all workers, or this worker's ``"slices"`` of them, and
+        ``"local"`` the rest of this worker: between epochs, for every strategy, the weights are equal as well. Raises
+        InvalidInput within a step.
         """
         replica, sync = self.replica.state_dict(), self.sync.state_dict()
-        shared, rank_states = states_of(self.callbacks)
+        equal_states, rank_states = states_of(self.callbacks)
+        shared: dict[str, Any] = {}
         if self.sync.replicated:
-            replicated = {"replicated": replica.pop("replicated"), "callbacks": shared}
+            shared = {"replica": replica.pop("shared"), "callbacks": equal_states}
         else:
-            replicated, rank_states = {}, rank_states | shared
-        if "replicated" in sync:
-            replicated["sync"] = sync.pop("replicated")
+            rank_states |= equal_states
+        if "shared" in sync:
+            shared["sync"] = sync.pop("shared")
         local = {
             "format": _FORMAT,
             "strategy": type(self.training.strategy).__qualname__,
@@ -133,7 +135,7 @@ class TrainerState:
             "epoch_seconds": self.epoch_seconds,
             "random": random_state(self.world.device),
         }
-        return {"replicated": replicated, "local": local}
+        return {"shared": shared, "local": local, "slices": self.replica.slices}
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -144,7 +146,7 @@ class TrainerState:
             return
         try:
             assert self.rows.fingerprint is not None
-            self.restore(checkpointer.load(self.world, self.rows.fingerprint))
+            self.restore(checkpointer.load(self.world, self.rows.fingerprint, self._live()))
             yield
         finally:
             checkpointer.close()
@@ -163,17 +165,18 @@ class TrainerState:
             raise InvalidInput(f"the workers, by rank, have states of the steps {steps}; expected one step, or none.")
         if state is None or saved is None:
             return
-        self.replica.load_state_dict(saved["replica"] | state["replicated"])
+        shared = state["shared"]
+        self.replica.load_state_dict(saved["replica"] | ({"shared": shared["replica"]} if "replica" in shared else {}))
         self.meter.load_state_dict(saved["meter"])
         load_metric_states(self.metrics, saved["metrics"])
         self.world.clock.load_state_dict(saved["clock"])
         self._begun = self.world.clock.step - saved["position"]
         self.stopping.load_state_dict(saved["stopping"])
-        self._restore_callbacks(saved, state["replicated"])
+        self._restore_callbacks(saved, shared)
         self.history, self.report = saved["history"], saved["report"]
         self.rows.report["feed_wait_seconds"] = saved["feed_wait_seconds"]
         self._spent = saved["epoch_seconds"]
-        common = {"replicated": state["replicated"]["sync"]} if "sync" in state["replicated"] else {}
+        common = {"shared": shared["sync"]} if "sync" in shared else {}
         if saved["place"]["workers"] == self.world.size:  # else the strategy's per-worker state fits no worker
             self.sync.load_state_dict(saved["sync"] | common)
         elif common:
@@ -185,8 +188,13 @@ class TrainerState:
         if self.world.rank == 0:
             record("restored", clock=self.world.clock, history=self.history)
 
-    def _restore_callbacks(self, saved: dict[str, Any], replicated: dict[str, Any]) -> None:
-        states = saved["callbacks"] | replicated.get("callbacks", {})
+    def _live(self) -> dict[str, Any]:
+        # Not the states of callbacks, which may have none before they start.
+        shared = {"replica": self.replica.state_dict()["shared"]} if self.sync.replicated else {}
+        return {"shared": shared, "slices": self.replica.slices}
+
+    def _restore_callbacks(self, saved: dict[str, Any], shared: dict[str, Any]) -> None:
+        states = saved["callbacks"] | shared.get("callbacks", {})
         if saved["rank"] == self.world.rank:
             self.requests = CallbackRequests(**saved["requests"])
         else:  # a new rank of a larger gang resumes from rank 0's state, which may have more callbacks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import threading
 import time
@@ -18,8 +19,8 @@ import torch
 from sparkdl.checkpoint.async_saver import Saver, SaveStatus
 from sparkdl.checkpoint.checkpointer import Checkpointer, StopPoller
 from sparkdl.checkpoint.interval import CheckpointInterval
-from sparkdl.checkpoint.sharding import shard, unshard
 from sparkdl.checkpoint.shared_directory import SharedDirectory
+from sparkdl.checkpoint.slices import SharedState, deal, files_of
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster import elastic
 from sparkdl.cluster.group.world import World
@@ -28,10 +29,10 @@ from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.data.clock import Clock
-from sparkdl.errors import Fenced, InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
+from sparkdl.errors import CheckpointDamaged, Fenced, InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
 from sparkdl.io.files import Folder
 from sparkdl.io.serialization import pack_state, unpack_state
-from sparkdl.io.weights import read_state
+from sparkdl.io.weights import Slice, read_state
 from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.objective import Objective
@@ -63,6 +64,9 @@ def test_interval_is_parsed_and_converted_to_seconds(value, unit, cost, attempt,
             CheckpointInterval.of(invalid)
 
 
+EMPTY = {"local": {}, "shared": {}, "slices": {}}
+
+
 def saved_steps(every, *, epochs=3, steps=4, before_step=lambda checkpointer: None, **options):
     """The steps of all and of pinned checkpoints of a run whose checkpoints go nowhere."""
     checkpointer = Checkpointer(Checkpoints("nowhere", run="a run"), CheckpointInterval.of(every), **options)
@@ -77,7 +81,7 @@ def saved_steps(every, *, epochs=3, steps=4, before_step=lambda checkpointer: No
             before_step(checkpointer)
             if step % steps == 0:
                 world.clock.end_epoch()
-            checkpointer.after_step(world, lambda: {"local": {}, "replicated": {}}, finished=step == epochs * steps)
+            checkpointer.after_step(world, lambda: EMPTY, finished=step == epochs * steps)
     except Stopped as stopped:
         saved.append((stopped.message, False))
     return [step for step, _ in saved], [step for step, pinned in saved if pinned]
@@ -136,13 +140,71 @@ def ordered(nested):
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 20])
 def test_shards_merge_to_the_state_and_share_no_tensor(workers):
-    shards = [unpack_state(pack_state(shard(STATE, rank, workers))) for rank in range(workers)]
-    sizes = [*map(size, shards)]
-    assert pack_state(ordered(unshard(shards))) == pack_state(ordered(STATE))
+    dealt = [deal(STATE, {}, rank, workers) for rank in range(workers)]
+    shards = [unpack_state(pack_state(part)) for part, _ in dealt]
+    sizes, merged = [*map(size, shards)], SharedState({}, {})
+    for nested, (_, index) in zip(shards, dealt, strict=True):
+        merged.add(nested, index)
+    merged.check()
+    assert pack_state(ordered(merged.state)) == pack_state(ordered(STATE))
     assert sum(sizes) == size(STATE)
     assert max(sizes) - min(sizes) <= 30 * 20 * 4
     for nested in shards[1:]:  # rank 0 alone has other values than tensors
         assert nested["optimizer"].keys() == {"state"}
+
+
+def rowwise(rank, workers):
+    """A worker's slices of the first dimension: every so many rows, by name and by index."""
+    rows = {"weight": (20, 30), "bias": (20,), 0: (20, 30)}
+    return {key: Slice(shape, (range(rank, 20, workers), *map(range, shape[1:]))) for key, shape in rows.items()}
+
+
+def blocks(rank, workers):
+    """A worker's columns of the weight, and the whole bias."""
+    ends = [30 * number // workers for number in range(workers + 1)]
+    part = Slice((20, 30), (range(20), range(ends[rank], ends[rank + 1])))
+    return {"weight": part, 0: part}
+
+
+def cut(nested, slices, key=None):
+    """The state of a worker with these slices."""
+    if isinstance(nested, dict):
+        return {name: cut(value, slices, name if name in slices else key) for name, value in nested.items()}
+    fits = isinstance(nested, torch.Tensor) and key in slices and slices[key].shape == nested.shape
+    return nested[slices[key].index].clone() if fits else nested
+
+
+@pytest.mark.parametrize("after", [lambda rank, workers: {}, rowwise, blocks], ids=["whole", "rows", "columns"])
+@pytest.mark.parametrize("before", [lambda rank, workers: {}, rowwise, blocks], ids=["whole", "rows", "columns"])
+@pytest.mark.parametrize(("saved", "resumed"), [(2, 3), (3, 1), (1, 2), (24, 5)])
+def test_workers_of_any_number_and_layout_read_their_slices(before, after, saved, resumed):
+    files, index = {}, {}
+    for rank in range(saved):
+        part, entries = deal(cut(STATE, before(rank, saved)), before(rank, saved), rank, saved)
+        files[f"shared-{rank:05d}"], index[f"shared-{rank:05d}"] = pack_state(part), json.loads(json.dumps(entries))
+    for rank in range(resumed):
+        slices = after(rank, resumed)
+        expected, live = cut(STATE, slices), cut(STATE, slices)["model"]
+        for value in live.values():
+            value.zero_()
+        state = SharedState({"model": live}, slices)
+        for name in files_of(index, slices):
+            state.add(unpack_state(files[name], views=True), index[name])
+        state.check()
+        assert pack_state(ordered(state.state)) == pack_state(ordered(expected))
+        assert all(state.state["model"][name].data_ptr() == value.data_ptr() for name, value in live.items())
+
+
+def test_worker_reads_the_files_of_its_slices_alone_and_misses_values_that_no_file_has():
+    index = {}
+    for rank in range(4):
+        part, index[f"shared-{rank:05d}"] = deal(cut(STATE, rowwise(rank, 4)), rowwise(rank, 4), rank, 4)
+    assert files_of(index, rowwise(2, 4)) == ["shared-00000", "shared-00002"]
+    assert files_of(index, rowwise(1, 2)) == ["shared-00000", "shared-00001", "shared-00003"]
+    state = SharedState({}, rowwise(1, 2))
+    state.add(part, index["shared-00003"])
+    with pytest.raises(CheckpointDamaged, match=r"only some of the values of model\.weight"):
+        state.check()
 
 
 @dataclass(frozen=True)
@@ -170,7 +232,7 @@ class StopsAtFive:
                 if (step, self.full, world.rank) == (5, "fenced", 0):
                     kept._saver.wait()
                     self.checkpoints.fence(1)
-                kept.after_step(world, lambda: {"local": {}, "replicated": {}}, finished=False)
+                kept.after_step(world, lambda: EMPTY, finished=False)
 
 
 FOURTH, FULL = "its newest checkpoint is of step 4", r", since checkpoint attempt-0000\S*-0+5 was not saved: "
@@ -304,7 +366,7 @@ def load(tmp_path, hosts):
         world = World(rank, 2, host=f"host{rank}")
         world.all_gather_json = all_gather_json
         try:
-            checkpointer(tmp_path / hosts[rank]).load(world, None)
+            checkpointer(tmp_path / hosts[rank]).load(world, None, {})
         except Exception as error:
             return error
 

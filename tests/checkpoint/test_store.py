@@ -222,8 +222,8 @@ def test_shard_outside_its_checkpoint_is_not_read(shard, verify, tmp_path):
     with pytest.warns(RuntimeWarning, match="cannot be used"):
         assert newest(checkpoints, verify=verify) == 1
     with pytest.warns(RuntimeWarning, match="cannot be used"):
-        manifest, _ = restore(checkpoints, 0, lambda key, value: [dict(value)], lambda manifest: list(manifest.shards))
-    assert manifest.clock.step == 1
+        reader = restore(checkpoints, 0, lambda key, value: [dict(value)], lambda manifest: list(manifest.shards))
+    assert reader.manifest.clock.step == 1
 
 
 def test_old_checkpoint_renamed_as_newest_is_skipped(tmp_path):

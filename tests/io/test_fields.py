@@ -44,10 +44,10 @@ OWN = """
     OutputColumns Outputs PackedData PackTask PickledTask PipelineRun Predictor Program Ragged Reader ReadRows
     ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer Rule Run RunData RunName Samme
     SavedFolder SavedInstance SavedStage SaveStatus Scorer SearchPoint ServedModel Shard ShardClients ShardedData
-    ShardProblem SharedDirectory SqlCombiner StandardScalerModel StepChunk StringIndexerModel Table TableCell TaggedJobs
-    Target TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary Transforms Trust
-    Validation VectorAssembler VerifiedColumns VmapFactory WarmStart WeightsByClass WorkerAddress WorkerResult
-    WorkerTask
+    ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel StepChunk StringIndexerModel Table TableCell
+    TaggedJobs Target TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary
+    Transforms Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart WeightsByClass WorkerAddress
+    WorkerResult WorkerTask
 """
 SAMPLES: dict[str, Any] = {"evaluator": Evaluator.__new__(RegressionEvaluator), "traffic": Traffic(), "data": Data("x")}
 SAMPLES |= {"model": partial(nn.Linear, 1, 1), "loss": nn.MSELoss(), "unit": "steps", "size": "sqrt", "path": "x"}

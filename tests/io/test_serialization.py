@@ -70,6 +70,12 @@ def test_values_come_back_as_they_were(value):
     assert same(returned({"at": [value, (value,)]}), {"at": [value, (value,)]})
 
 
+def test_one_value_comes_back_from_a_tensor_of_any_stride():
+    """A worker's slice of one row had the stride of its tensor, and torch refused to see its bytes."""
+    assert returned(torch.arange(24.0).view(2, 12)[:1, 3].clone()).tolist() == [3.0]
+    assert returned(torch.empty_strided((1, 1), (24, 7)).fill_(2.0)).tolist() == [[2.0]]
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (5,), (2, 3, 4)], ids=str)
 def test_tensors_come_back_as_they_were(dtype, shape):

@@ -1,5 +1,6 @@
 """Weights become safetensors bytes and come back bit-identical."""
 
+import itertools
 import json
 import struct
 
@@ -9,7 +10,7 @@ from safetensors.torch import save
 from torch import nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights import check_weights, pack, read_state, unpack
+from sparkdl.io.weights import Slice, check_weights, pack, read_state, unpack
 
 
 class Tied(nn.Module):
@@ -157,3 +158,34 @@ def test_other_architecture_raises():
         expected = f"(?s)the saved weights do not fit {type(loaded).__name__}: .*{message}"
         with pytest.raises(InvalidInput, match=expected):
             unpack(pack(nn.Linear(3, 2)), loaded)
+
+
+def slices_of(length: int) -> list[range]:
+    """Ranges of a dimension, with steps and without, empty ones included."""
+    plain = [range(start, stop) for start in range(length + 1) for stop in range(start, length + 1)]
+    return plain + [range(start, length, step) for step in (2, 3) for start in range(step)]
+
+
+@pytest.mark.timeout(60)
+def test_overlap_of_two_slices_copies_the_values_that_indexing_finds():
+    whole = torch.arange(1, 22).view(7, 3)
+    slices = [Slice((7, 3), (rows, columns)) for rows in slices_of(7) for columns in (range(3), range(1, 3), range(2))]
+    for mine, saved in itertools.product(slices, repeat=2):
+        wanted = torch.zeros_like(whole)
+        wanted[saved.index] = whole[saved.index]
+        copied, overlap = torch.zeros(mine.sizes, dtype=whole.dtype), mine.overlap(saved)
+        if overlap is not None:
+            copied[overlap[0]] = whole[saved.index][overlap[1]]
+        assert torch.equal(copied, wanted[mine.index])
+
+
+def test_slices_compose():
+    whole = torch.arange(24).view(8, 3)
+    for rows, columns in itertools.product(slices_of(8), slices_of(3)[:10]):
+        outer = Slice((8, 3), (rows, columns))
+        inner = Slice(outer.sizes, (range(len(rows))[1::2], range(len(columns))[:1]))
+        assert torch.equal(whole[inner.within(outer).index], whole[outer.index][inner.index])
+    assert Slice.whole((2, 3)).index == (slice(0, 2, 1), slice(0, 3, 1))
+    assert Slice.whole(()).overlap(Slice.whole(())) == ((), ())
+    with pytest.raises(InvalidInput, match=r"a slice of \[3\] cannot lie in one of \[2\]"):
+        Slice.whole((3,)).within(Slice((4,), (range(2),)))

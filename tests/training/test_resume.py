@@ -132,7 +132,7 @@ class Folder:
     def epoch(self) -> int:
         return 0
 
-    def load(self, world: World, shards: list[str]) -> dict[str, Any] | None:
+    def load(self, world: World, shards: list[str], live: object) -> dict[str, Any] | None:
         start = self.start[world.rank] if isinstance(self.start, tuple) else self.start
         return None if start is None else unpack_state(self.file(start, world.rank).read_bytes())
 

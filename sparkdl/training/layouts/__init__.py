@@ -8,7 +8,8 @@ knows no other replicas: a strategy receives its gradients through a ``GradientS
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 
 from sparkdl.cluster.group.world import Group, World
 from sparkdl.data.batch import Batch
+from sparkdl.io.weights import Slice
 from sparkdl.training.objective.objective import Objective
 
 
@@ -35,10 +37,12 @@ class GradientSink(Protocol):
 class Replica(Protocol):
     """One placed replica; a checkpoint stores its ``state_dict``.
 
-    ``needs_rows`` says whether each worker needs a row of positive weight in each step and micro-batch.
+    ``needs_rows`` says whether each worker needs a row of positive weight in each step and micro-batch. ``slices`` are
+    this worker's slices of parameters, by name and by index in ``parameters``; empty if it has whole tensors.
     """
 
     needs_rows: bool = False
+    slices: Mapping[str | int, Slice] = MappingProxyType({})
 
     module: nn.Module
     parameters: Sequence[nn.Parameter]
@@ -67,8 +71,8 @@ class Replica(Protocol):
         """Module, optimizer and scheduler between two steps; tensors are live, not copies.
 
         Returns:
-            ``"replicated"``, dicts of tensors that are equal on replicas with the same steps, such as parameters; and
-            ``"local"``, the rest, such as buffers.
+            ``"shared"``, dicts of tensors that are equal on replicas with the same steps, such as parameters, or this
+            worker's slices of them; and ``"local"``, the rest, such as buffers.
 
         Raises:
             InvalidInput: there are gradients that ``apply()`` has not used.

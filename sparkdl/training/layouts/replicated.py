@@ -15,8 +15,10 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields
+from sparkdl.io.weights import Slice
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import GradientSink, arithmetic
+from sparkdl.training.layouts.optimizer_state import differences, load_by_name, state_by_name
 from sparkdl.training.objective.loss import forward, shapes, trained
 from sparkdl.training.objective.objective import Objective
 
@@ -52,6 +54,7 @@ class ReplicatedReplica:
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
         device = self.parameters[0].device
+        self.slices: Mapping[str | int, Slice] = {}
         self.output: Any = None
         self.optimizer = objective.open_optimizer(named)
         self.scheduler: Any = None
@@ -125,9 +128,9 @@ class ReplicatedReplica:
             raise InvalidInput("a parameter has an unused gradient; request the state between two steps.")
         module, named = self.module.state_dict(), dict(self.module.named_parameters(remove_duplicate=False))
         return {
-            "replicated": {
+            "shared": {
                 "parameters": {name: value for name, value in module.items() if name in named},
-                "optimizer": self.optimizer.state_dict(),
+                "optimizer": state_by_name(self.optimizer, dict(self.module.named_parameters())),
                 "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
                 "scaler": {} if self._scaler is None else self._scaler.state_dict(),
                 "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)},
@@ -141,27 +144,32 @@ class ReplicatedReplica:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        replicated, local = state["replicated"], state["local"]
-        module = replicated["parameters"] | local["buffers"]
-        self._check_fit(replicated | {"module": module})
+        shared, local = state["shared"], state["local"]
+        module = shared["parameters"] | local["buffers"]
+        self._check_fit(shared | {"module": module})
         self.module.load_state_dict(module)
         for name, buffer in local["not persistent"].items():
             owner, _, last = name.rpartition(".")
             setattr(self.module.get_submodule(owner), last, buffer.to(self.parameters[0].device))
-        self.optimizer.load_state_dict(replicated["optimizer"])
+        load_by_name(self.optimizer, dict(self.module.named_parameters()), shared["optimizer"])
         if self.scheduler is not None:
-            self.scheduler.load_state_dict(replicated["scheduler"])
+            self.scheduler.load_state_dict(shared["scheduler"])
         if self._scaler is not None:
-            self._scaler.load_state_dict(replicated["scaler"])
+            self._scaler.load_state_dict(shared["scaler"])
 
     def _check_fit(self, state: dict[str, Any]) -> None:
         # torch would load some mismatches silently.
         current = _tensors(self.module.state_dict(), state["module"])
-        differences = [*current, *_optimizers(self.optimizer, self.scheduler, state)]
-        if differences:
-            more = f"; and {len(differences) - _LISTED} more" if len(differences) > _LISTED else ""
+        named = dict(self.module.named_parameters())
+        problems = [
+            *current,
+            *_kinds(self.optimizer, self.scheduler, state),
+            *differences(self.optimizer, named, state["optimizer"]),
+        ]
+        if problems:
+            more = f"; and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
             raise InvalidInput(
-                f"the saved state is of another training: {'; '.join(differences[:_LISTED])}{more}. Resume with the "
+                f"the saved state is of another training: {'; '.join(problems[:_LISTED])}{more}. Resume with the "
                 "model, optimizer and scheduler of the saved run, or start a new run elsewhere."
             )
 
@@ -217,11 +225,7 @@ def _tensors(current: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[s
             yield f"its {name} is {shapes(saved[name])}, the model's is {shapes(current[name])}"
 
 
-def _optimizers(optimizer: torch.optim.Optimizer, scheduler: Any, state: dict[str, Any]) -> Iterator[str]:
+def _kinds(optimizer: torch.optim.Optimizer, scheduler: Any, state: dict[str, Any]) -> Iterator[str]:
     for name, kind in (("optimizer", kind_of(optimizer)), ("scheduler", kind_of(scheduler))):
         if state["kinds"][name] != kind:
             yield f"its {name} is {state['kinds'][name]}, this training's is {kind}"
-    saved = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
-    groups = [len(group["params"]) for group in optimizer.param_groups]
-    if saved != groups:
-        yield f"its optimizer has groups of {saved} parameters, this training's of {groups}"

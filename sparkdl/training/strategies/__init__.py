@@ -66,11 +66,11 @@ class Sync(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """State that persists between steps.
 
-        Its entry ``"replicated"``, if any, is a dict that is equal on all workers; a checkpoint stores it once.
+        Its entry ``"shared"``, if any, is a dict that is equal on all workers; a checkpoint stores it once.
         """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state from ``state_dict``; a gang of another size restores only an entry ``"replicated"``."""
+        """Restore a state from ``state_dict``; a gang of another size restores only an entry ``"shared"``."""
 
 
 class Strategy(Protocol):

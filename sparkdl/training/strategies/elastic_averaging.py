@@ -83,16 +83,16 @@ class ElasticAveragingSync(LocalSteps):
     def state_dict(self) -> dict[str, Any]:
         """The block's progress and, unless the module has it, the center; this worker's weights if it has."""
         center = {} if self._worker_weights else dict(enumerate(self._center))
-        replicated = {"block": self._block.state_dict(), "center": center}
-        return {"replicated": replicated, "own": self._worker_weights, "reduction": self._reduction.state_dict()}
+        shared = {"block": self._block.state_dict(), "center": center}
+        return {"shared": shared, "own": self._worker_weights, "reduction": self._reduction.state_dict()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state, for a replica that has its weights already."""
-        replicated = state["replicated"]
-        self._block.load_state_dict(replicated["block"])
+        shared = state["shared"]
+        self._block.load_state_dict(shared["block"])
         for index, parameter in enumerate(self.replica.parameters):
-            self._center[index].copy_(replicated["center"].get(index, parameter))
+            self._center[index].copy_(shared["center"].get(index, parameter))
         self._worker_weights = state.get("own", {})
         if "reduction" in state:
             self._reduction.load_state_dict(state["reduction"])

@@ -127,12 +127,12 @@ class GossipSync(LocalSteps):
 
     def state_dict(self) -> dict[str, Any]:
         """The block's progress, and the number of exchanges, from which random pairs follow."""
-        return {"replicated": {"block": self._block.state_dict(), "exchanges": self._exchanges}}
+        return {"shared": {"block": self._block.state_dict(), "exchanges": self._exchanges}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
-        self._block.load_state_dict(state["replicated"]["block"])
-        self._exchanges = state["replicated"]["exchanges"]
+        self._block.load_state_dict(state["shared"]["block"])
+        self._exchanges = state["shared"]["exchanges"]
 
     @torch.no_grad()
     def _exchange(self) -> None:

@@ -173,23 +173,23 @@ class LocalSGDSync(LocalSteps):
     def state_dict(self) -> dict[str, Any]:
         """Progress in warm-up and block, the weights at the block's start, the velocity, and the reduction's state."""
         start = dict(enumerate(self._start)) if self._block.steps else {}
-        replicated = {"warmed": self._warmed, "block": self._block.state_dict(), "start": start}
-        replicated |= {"velocity": self._velocity, "total": self._total}
-        return {"replicated": replicated, "weight": self._weight, "reduction": self._reduction.state_dict()}
+        shared = {"warmed": self._warmed, "block": self._block.state_dict(), "start": start}
+        shared |= {"velocity": self._velocity, "total": self._total}
+        return {"shared": shared, "weight": self._weight, "reduction": self._reduction.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state, for a replica that has its weights already."""
-        replicated = state["replicated"]
-        self._warmed = replicated["warmed"]
-        self._block.load_state_dict(replicated["block"])
+        shared = state["shared"]
+        self._warmed = shared["warmed"]
+        self._block.load_state_dict(shared["block"])
         self._end_warmup()
         self._begin()
         for index, parameter in enumerate(self.replica.parameters):
-            if index in replicated["start"]:
-                self._start[index].copy_(replicated["start"][index])
-            if index in replicated["velocity"]:
-                self._velocity[index] = replicated["velocity"][index].to(parameter.device)
-        self._weight, self._total = state.get("weight", 0.0), replicated["total"]
+            if index in shared["start"]:
+                self._start[index].copy_(shared["start"][index])
+            if index in shared["velocity"]:
+                self._velocity[index] = shared["velocity"][index].to(parameter.device)
+        self._weight, self._total = state.get("weight", 0.0), shared["total"]
         if "reduction" in state:
             self._reduction.load_state_dict(state["reduction"])
 

@@ -302,7 +302,7 @@ def test_states_of_an_earlier_version_resume_on_all_ranks(pair, tmp_path):
     for rank in (0, 1):
         file = Folder(str(tmp_path)).file(3, rank)
         state = unpack_state(file.read_bytes())
-        del state["replicated"]["callbacks"]["EMA 1"]["decay"]
+        del state["shared"]["callbacks"]["EMA 1"]["decay"]
         if rank:
             state["local"]["callbacks"].clear()
         file.write_bytes(pack_state(state))

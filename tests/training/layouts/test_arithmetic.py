@@ -37,7 +37,7 @@ def scaled(scale: float = 1024.0, **options: Any) -> ReplicatedReplica:
     """A replica in fp16 with a scale that its gradients survive; the first one is meant to be too large."""
     replica = placed(precision="fp16", **options)
     state = replica.state_dict()
-    state["replicated"]["scaler"]["scale"] = scale
+    state["shared"]["scaler"]["scale"] = scale
     replica.load_state_dict(state)
     return replica
 
@@ -73,12 +73,12 @@ def test_small_gradients_survive():
 
 def test_infinite_gradients_skip_the_step_and_halve_the_scale():
     half = scaled()
-    before, scale = weights(half).clone(), half.state_dict()["replicated"]["scaler"]["scale"]
+    before, scale = weights(half).clone(), half.state_dict()["shared"]["scaler"]["scale"]
     half.gradients(batch())
     half.parameters[0].grad[0, 0] = torch.inf
     half.apply()
     assert torch.equal(weights(half), before)
-    assert half.state_dict()["replicated"]["scaler"]["scale"] == scale / 2
+    assert half.state_dict()["shared"]["scaler"]["scale"] == scale / 2
     half.gradients(batch())
     half.apply()
     assert not torch.equal(weights(half), before)
@@ -90,7 +90,7 @@ def test_the_scale_is_in_the_state():
     one.parameters[0].grad[0, 0] = torch.nan
     one.apply()
     other.load_state_dict(one.state_dict())
-    assert other.state_dict()["replicated"]["scaler"] == one.state_dict()["replicated"]["scaler"]
+    assert other.state_dict()["shared"]["scaler"] == one.state_dict()["shared"]["scaler"]
     for replica in (one, other):
         replica.gradients(batch())
         replica.apply()

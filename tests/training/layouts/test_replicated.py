@@ -70,7 +70,7 @@ def test_state_within_step_raises():
     with pytest.raises(InvalidInput, match="has an unused gradient"):
         replica.state_dict()
     replica.apply()
-    assert replica.state_dict()["replicated"]["scheduler"] is None
+    assert replica.state_dict()["shared"]["scheduler"] is None
 
 
 @pytest.mark.parametrize(

@@ -40,18 +40,18 @@ def test_run_resumed_inside_a_block_is_bit_identical(name, pair, tmp_path):
         assert_alike(run(pair, "Adam", replace(whole, start=step), **settings), expected)
         assert [essence(tmp_path, 2 * STEPS, rank) for rank in range(2)] == ends
     first, second = (unpack_state(whole.file(2, rank).read_bytes()) for rank in range(2))
-    assert first["replicated"].keys() == {"sync"}
-    assert pack_state(first["replicated"]) == pack_state(second["replicated"])
-    weights = [state["local"]["replica"]["replicated"]["parameters"]["head.weight"] for state in (first, second)]
+    assert first["shared"].keys() == {"sync"}
+    assert pack_state(first["shared"]) == pack_state(second["shared"])
+    weights = [state["local"]["replica"]["shared"]["parameters"]["head.weight"] for state in (first, second)]
     assert not torch.equal(*weights) or name == "LocalSGD that resets"  # whose replicas are equal in the warm-up
 
 
 class Elastic(Folder):
     """A new rank resumes from rank 0's state, as with a ``Checkpointer``; each rank writes a file of its own."""
 
-    def load(self, world: World, shards: list[str]) -> dict[str, Any] | None:
+    def load(self, world: World, shards: list[str], live: object) -> dict[str, Any] | None:
         if not isinstance(self.start, int):
-            return super().load(world, shards)
+            return super().load(world, shards, live)
         own = self.file(self.start, world.rank)
         return unpack_state((own if own.exists() else self.file(self.start, 0)).read_bytes())
 
@@ -68,11 +68,11 @@ def test_gang_of_another_size_resumes_at_the_end_of_an_epoch(name, pair, tmp_pat
         resumed = run(after, "Adam", replace(checkpointer, start=STEPS), strategy=strategy, patience=None, epochs=2)
         state = unpack_state(checkpointer.file(STEPS + 1, 0).read_bytes())
         assert [row["epoch"] for row in resumed[0].history] == [1, 2]
-        start = saved["local"]["replica"]["replicated"]["parameters"]
-        kept = state["replicated"]["sync"]
+        start = saved["local"]["replica"]["shared"]["parameters"]
+        kept = state["shared"]["sync"]
         if "start" in kept and name == "LocalSGD":
             assert all(torch.equal(kept["start"][index], value) for index, value in enumerate(start.values()))
-            velocity = saved["replicated"]["sync"]["velocity"]
+            velocity = saved["shared"]["sync"]["velocity"]
             assert velocity.keys() == kept["velocity"].keys() != set()
             assert all(torch.equal(kept["velocity"][index], value) for index, value in velocity.items())
         if name == "ElasticAveraging" and after is pair:

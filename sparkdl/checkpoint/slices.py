@@ -1,0 +1,151 @@
+"""Slices of the shared state: what each worker writes to a checkpoint, and what a gang of any size reads from it.
+
+The shared state is nested dicts. A tensor under the name or the index of a parameter is this worker's slice of that
+parameter if it has the slice's shape. So weights, moments of an optimizer and averages of weights need no code of
+their own. Any other tensor is whole, and equal on all workers, as is what is no tensor.
+
+A worker writes its slices, and the whole tensors that ``deal`` gives to it, with an index of both. A worker of a later
+gang reads the files that overlap its slices, one after another, and copies the values that it wants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparkdl.errors import CheckpointDamaged
+from sparkdl.io.weights import Slice
+
+FILE = "shared-"  # before the rank of the worker that wrote the file
+
+Slices = Mapping[str | int, Slice]
+"""A worker's slices by name and by index of a parameter; empty if it has whole tensors."""
+Index = Sequence[Mapping[str, Any]]
+"""The tensors of a file, as JSON: ``path`` in the shared state, ``shape`` of the whole tensor, ``ranges`` of values."""
+_Path = tuple[str | int, ...]
+
+
+def deal(shared: Mapping[Any, Any], slices: Slices, rank: int, size: int) -> tuple[dict[Any, Any], Index]:
+    """This worker's part of the shared state, and its index.
+
+    Whole tensors are dealt by size, the largest first, to the worker with the fewest bytes; rank 0 gets what is no
+    tensor.
+    """
+    loads, owner, index = [0] * size, {}, []
+    tensors = list(_tensors(shared, ()))
+    for path, tensor in sorted(tensors, key=lambda leaf: -leaf[1].nbytes):
+        part = _slice_of(path, slices)
+        if part is not None and tuple(tensor.shape) == part.sizes:
+            owner[path] = rank
+        else:
+            owner[path], part = min(range(size), key=loads.__getitem__), Slice.whole(tensor.shape)
+            loads[owner[path]] += tensor.nbytes
+        if owner[path] == rank:
+            ranges = [[one.start, one.stop, one.step] for one in part.ranges]
+            index.append({"path": list(path), "shape": list(part.shape), "ranges": ranges})
+    return _select(shared, (), owner, rank), index
+
+
+def files_of(index: Mapping[str, Index], slices: Slices) -> list[str]:
+    """The files that a worker with these slices reads: the first, which alone has what is no tensor, and overlaps."""
+    first = f"{FILE}{0:05d}"
+    return [name for name, entries in index.items() if name == first or any(_wanted(one, slices) for one in entries)]
+
+
+@dataclass
+class SharedState:
+    """A worker's shared state, read file by file.
+
+    Attributes:
+        live: nested dicts of tensors that take the values; a value without a live tensor of its shape and dtype gets a
+            new one on the CPU.
+        slices: of this worker.
+        state: nested dicts of the tensors and the other values.
+    """
+
+    live: Mapping[Any, Any]
+    slices: Slices
+    state: dict[Any, Any] = field(default_factory=dict)
+    _missing: dict[_Path, int] = field(default_factory=dict)  # values
+
+    def add(self, part: Mapping[Any, Any], index: Index) -> None:
+        """Copy the values of one file, which ``deal`` made with this index."""
+        entries = {tuple(entry["path"]): _saved(entry) for entry in index}
+        with torch.no_grad():
+            self._merge(part, (), self.state, entries)
+
+    def check(self) -> None:
+        """Raise CheckpointDamaged if the files lack values of a tensor."""
+        if lacking := [path for path, missing in self._missing.items() if missing]:
+            raise CheckpointDamaged(f"the checkpoint has only some of the values of {'.'.join(map(str, lacking[0]))}")
+
+    def _merge(
+        self, part: Mapping[Any, Any], path: _Path, state: dict[Any, Any], entries: Mapping[_Path, Slice]
+    ) -> None:
+        for key, value in part.items():
+            below = (*path, key)
+            if isinstance(value, Mapping):
+                self._merge(value, below, state.setdefault(key, {}), entries)
+            elif not isinstance(value, Tensor):
+                state[key] = value
+            elif (copied := self._copy(below, value, entries[below], state.get(key))) is not None:
+                state[key] = copied
+
+    def _copy(self, path: _Path, value: Tensor, saved: Slice, target: Tensor | None) -> Tensor | None:
+        mine = _mine(path, saved.shape, self.slices)
+        overlap = mine.overlap(saved)
+        if overlap is None and all(mine.sizes):
+            return target
+        if target is None:
+            target = _live(self.live, path, mine.sizes, value.dtype)
+            self._missing[path] = math.prod(mine.sizes)
+        if overlap is not None:
+            target[overlap[0]].copy_(value[overlap[1]])
+            self._missing[path] -= value[overlap[1]].numel()
+        return target
+
+
+def _tensors(nested: Mapping[Any, Any], path: _Path) -> Iterator[tuple[_Path, Tensor]]:
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            yield from _tensors(value, (*path, key))
+        elif isinstance(value, Tensor):
+            yield (*path, key), value
+
+
+def _select(nested: Mapping[Any, Any], path: _Path, owner: Mapping[_Path, int], rank: int) -> dict[Any, Any]:
+    return {
+        key: _select(value, (*path, key), owner, rank) if isinstance(value, Mapping) else value
+        for key, value in nested.items()
+        if isinstance(value, Mapping) or owner.get((*path, key), 0) == rank  # every part has all dicts, even empty ones
+    }
+
+
+def _slice_of(path: _Path, slices: Slices) -> Slice | None:
+    return next((slices[key] for key in reversed(path) if key in slices), None)
+
+
+def _mine(path: _Path, shape: tuple[int, ...], slices: Slices) -> Slice:
+    part = _slice_of(path, slices)
+    return part if part is not None and part.shape == shape else Slice.whole(shape)
+
+
+def _saved(entry: Mapping[str, Any]) -> Slice:
+    return Slice(tuple(entry["shape"]), tuple(range(*ends) for ends in entry["ranges"]))
+
+
+def _wanted(entry: Mapping[str, Any], slices: Slices) -> bool:
+    saved = _saved(entry)
+    return _mine(tuple(entry["path"]), saved.shape, slices).overlap(saved) is not None
+
+
+def _live(live: Any, path: _Path, sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    for key in path:
+        live = live.get(key) if isinstance(live, Mapping) else None
+    fits = isinstance(live, Tensor) and tuple(live.shape) == sizes and live.dtype == dtype
+    return live.detach() if fits else torch.empty(sizes, dtype=dtype)
