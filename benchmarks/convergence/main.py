@@ -20,6 +20,7 @@ from benchmarks.measurements import run_measurements
 from benchmarks.pairs import options
 from sparkdl import LocalCluster
 from sparkdl.training.loop import Training
+from sparkdl.training.weight_slices import merge_weights
 
 BAR = "at most 1"
 ACCURACY = 0.96  # of every seed
@@ -57,7 +58,8 @@ def trained(cluster: LocalCluster, task: Task, setting: Setting, seed: int) -> f
     training = Training(
         objective, task.batch_size, task.epochs, seed=seed, strategy=setting.strategy, collate=task.collate
     )
-    return task.scored(cluster.gang(training, rows, task.columns)[0].weights, validation)
+    results = cluster.gang(training, rows, task.columns)
+    return task.scored(merge_weights([result.weights for result in results]), validation)
 
 
 def line(name: str, task: str, setting: Setting, result: Result) -> str:

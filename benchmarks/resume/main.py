@@ -1,4 +1,4 @@
-"""Memory of a resumed worker against that of the same fit undisturbed, and seconds of a checkpoint.
+"""Memory of a resumed worker, and of rank 0 with the best weights, and seconds of a checkpoint.
 
 Two workers train a model of 100 million parameters with Adam. Each measurement has its own bar; the result is the
 largest share of a bar.
@@ -38,7 +38,7 @@ from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 
 BAR = "at most 1"
-MEMORY, SECONDS = 1.15, 1.3
+MEMORY, RANKS, SECONDS = 1.15, 1.05, 1.3
 WORKERS, BATCH, STEPS = 2, 32, 2  # rows of each worker's batch; steps of an epoch
 COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
 PERIOD = 0.005  # seconds between two samples
@@ -71,13 +71,13 @@ class MemoryWatch:
                 self.peaks[rank] = max(self.peaks.get(rank, 0), anonymous(pid))
 
 
-def peaks(folder: str, epochs: int, width: int) -> dict[int, int]:
+def peaks(folder: str, epochs: int, width: int, *, best: bool = False) -> dict[int, int]:
     """Peak anonymous bytes by rank, in new processes, of a fit that resumes from this folder if it has checkpoints."""
     rows, numbers = STEPS * BATCH * WORKERS, np.random.default_rng(0)
     data = {"features": numbers.random((rows, width), np.float32), "label": numbers.random(rows, np.float32)}
     checkpoints = Checkpoints(folder, run="benchmark")
     checkpointer = Checkpointer(checkpoints, CheckpointInterval.of("1 epoch"))
-    training = Training(_objective(width), BATCH * WORKERS, epochs, checkpointer=checkpointer)
+    training = Training(_objective(width), BATCH * WORKERS, epochs, keep_best=best, checkpointer=checkpointer)
     with LocalCluster(WORKERS, threads=1) as cluster, MemoryWatch() as watch:
         cluster.gang(training, data, COLUMNS, listener=watch, attempt=checkpoints.next_attempt())
     return watch.peaks
@@ -97,6 +97,18 @@ def measure_memory(args: argparse.Namespace) -> float:
         print(f"round {number + 1}: resumed {shown}", flush=True)
     print(f"memory of a resumed worker: {median(ratios):.3f} of the undisturbed one (bar: at most {MEMORY})")
     return median(ratios) / MEMORY
+
+
+def measure_ranks(args: argparse.Namespace) -> float:
+    """Peak anonymous memory of rank 0 against rank 1, of a fit that keeps the best epoch's weights."""
+    ratios = []
+    for number in range(args.rounds):
+        with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder:
+            found = peaks(folder, 2, args.width, best=True)
+        ratios.append(found[0] / found[1])
+        print(f"round {number + 1}: rank 0 {found[0] / 1e6:.0f} MB, rank 1 {found[1] / 1e6:.0f} MB", flush=True)
+    print(f"memory of rank 0: {median(ratios):.3f} of that of rank 1 (bar: at most {RANKS})")
+    return median(ratios) / RANKS
 
 
 @dataclass(frozen=True)
@@ -157,7 +169,11 @@ def _slowest(world: World, call: Callable[[], Any]) -> float:
     return max(world.group().gather(time.perf_counter() - start))
 
 
-MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {"memory": measure_memory, "seconds": measure_seconds}
+MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
+    "memory": measure_memory,
+    "ranks": measure_ranks,
+    "seconds": measure_seconds,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ Slices = Mapping[str | int, Slice]
 Index = Sequence[Mapping[str, Any]]
 """The tensors of a file, as JSON: ``path`` in the shared state, ``shape`` of the whole tensor, ``ranges`` of values."""
 _Path = tuple[str | int, ...]
+_Key = TypeVar("_Key")
 
 
 def deal(shared: Mapping[Any, Any], slices: Slices, rank: int, size: int) -> tuple[dict[Any, Any], Index]:
@@ -36,19 +37,25 @@ def deal(shared: Mapping[Any, Any], slices: Slices, rank: int, size: int) -> tup
     Whole tensors are dealt by size, the largest first, to the worker with the fewest bytes; rank 0 gets what is no
     tensor.
     """
-    loads, owner, index = [0] * size, {}, []
-    tensors = list(_tensors(shared, ()))
-    for path, tensor in sorted(tensors, key=lambda leaf: -leaf[1].nbytes):
-        part = _slice_of(path, slices)
-        if part is not None and tuple(tensor.shape) == part.sizes:
-            owner[path] = rank
-        else:
-            owner[path], part = min(range(size), key=loads.__getitem__), Slice.whole(tensor.shape)
-            loads[owner[path]] += tensor.nbytes
-        if owner[path] == rank:
+    tensors = dict(_tensors(shared, ()))
+    parts = {path: part for path, tensor in tensors.items() if (part := _slice_of(path, tensor, slices)) is not None}
+    owner = owners({path: tensor.nbytes for path, tensor in tensors.items() if path not in parts}, size)
+    index = []
+    for path, tensor in tensors.items():
+        if owner.setdefault(path, rank) == rank:
+            part = parts.get(path) or Slice.whole(tensor.shape)
             ranges = [[one.start, one.stop, one.step] for one in part.ranges]
             index.append({"path": list(path), "shape": list(part.shape), "ranges": ranges})
     return _select(shared, (), owner, rank), index
+
+
+def owners(sizes: Mapping[_Key, int], workers: int) -> dict[_Key, int]:
+    """The rank to which each whole tensor is dealt, by the bytes in ``sizes``."""
+    loads, owner = [0] * workers, {}
+    for key, size in sorted(sizes.items(), key=lambda entry: -entry[1]):
+        owner[key] = min(range(workers), key=loads.__getitem__)
+        loads[owner[key]] += size
+    return owner
 
 
 def files_of(index: Mapping[str, Index], slices: Slices) -> list[str]:
@@ -81,7 +88,7 @@ class SharedState:
 
     def check(self) -> None:
         """Raise CheckpointDamaged if the files lack values of a tensor."""
-        if lacking := [path for path, missing in self._missing.items() if missing]:
+        if lacking := [path for path, missing in self._missing.items() if missing > 0]:
             raise CheckpointDamaged(f"the checkpoint has only some of the values of {'.'.join(map(str, lacking[0]))}")
 
     def _merge(
@@ -126,12 +133,17 @@ def _select(nested: Mapping[Any, Any], path: _Path, owner: Mapping[_Path, int], 
     }
 
 
-def _slice_of(path: _Path, slices: Slices) -> Slice | None:
+def _at(path: _Path, slices: Slices) -> Slice | None:
     return next((slices[key] for key in reversed(path) if key in slices), None)
 
 
+def _slice_of(path: _Path, tensor: Tensor, slices: Slices) -> Slice | None:
+    part = _at(path, slices)
+    return part if part is not None and tuple(tensor.shape) == part.sizes else None
+
+
 def _mine(path: _Path, shape: tuple[int, ...], slices: Slices) -> Slice:
-    part = _slice_of(path, slices)
+    part = _at(path, slices)
     return part if part is not None and part.shape == shape else Slice.whole(shape)
 
 

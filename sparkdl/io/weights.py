@@ -84,7 +84,7 @@ def _places(part: range, numbers: range) -> slice:
 
 def pack(module: nn.Module) -> bytes:
     """Pack a module's ``state_dict`` as safetensors, tied tensors once; raises InvalidInput as ``pack_state`` does."""
-    tensors, aliases = _entries(module)
+    tensors, aliases = entries(module)
     copies = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors.items()}
     return save(copies, {"aliases": json.dumps(aliases)})  # one entry, since safetensors does not sort several
 
@@ -95,7 +95,7 @@ def check_weights(module: nn.Module, limit: int | None = None) -> None:
         if kind.get_extra_state != nn.Module.get_extra_state and kind.set_extra_state == nn.Module.set_extra_state:
             where = f"{name or 'the model'} is a {kind.__name__}, which"
             raise InvalidInput(f"{where} has get_extra_state; expected set_extra_state as well, to load a saved model.")
-    size = sum(tensor.nbytes for tensor in _entries(module)[0].values())
+    size = sum(tensor.nbytes for tensor in entries(module)[0].values())
     if limit is not None and size > 0.99 * limit:  # the result also has the history, and Spark's own bytes
         raise InvalidInput(
             f"the weights of {type(module).__name__} have {size / 1e6:.6g} MB, and the driver accepts results of "
@@ -129,7 +129,7 @@ def unpack(packed: bytes, module: nn.Module) -> None:
         raise InvalidInput(f"the saved weights do not fit {type(module).__name__}: {error}") from error
 
 
-def _entries(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
+def entries(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors to write, and the aliases: a tied tensor has another tensor's name, a packed tensor its own."""
     names: dict[tuple[object, ...], str] = {}
     tensors: dict[str, Tensor] = {}

@@ -21,6 +21,7 @@ from sparkdl.ml.fit_spec import FitResult, FitSpec
 from sparkdl.ml.report import make_report
 from sparkdl.ml.run import IDENTITY, Run, own_checkpoints
 from sparkdl.training.spec import TrainingResult
+from sparkdl.training.weight_slices import merge_weights
 
 
 def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
@@ -42,7 +43,7 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
     report = make_report(workers, earlier + time.monotonic() - start, supervisor)
     report["restarts"] += attempt  # the number of attempts of earlier fits
     return FitResult(
-        workers[0].weights,
+        merge_weights([worker.weights for worker in workers]),
         workers[0].history,
         report,
         next((worker.report["output"] for worker in workers if worker.report["output"] is not None), None),

@@ -76,7 +76,7 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
             world.clock.end_epoch()
             with callbacks.around_validation(monitor.validate) as value:
                 replica.end_epoch(value)
-                state.stopping.after(world.clock.epoch, value, replica.module)
+                state.stopping.after(world.clock.epoch, value)
             callbacks.end_epoch()
             monitor.end_epoch()
             state.save()

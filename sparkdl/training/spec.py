@@ -123,7 +123,7 @@ class TrainingResult:
     """Result of one worker.
 
     Attributes:
-        weights: the module's weights as safetensors from rank 0; empty from other ranks.
+        weights: this worker's part of the module's weights; ``merge_weights`` merges the parts of all workers.
         history: one row per epoch, the same on every worker.
         report: seconds, rows and bytes of this worker.
     """

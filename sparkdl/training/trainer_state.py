@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sparkdl.checkpoint.slices import Slices
 from sparkdl.cluster.group.world import World
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
@@ -45,7 +46,7 @@ class TrainerState:
         self.meter = MetricAccumulator(world.device, self.metrics if rows.validation is None else {})
         stopping = EarlyStopping(training.patience, training.min_delta, training.objective.mode)
         keep = training.keeps_best(validated=rows.validation is not None)
-        self.stopping = GangEarlyStopping(self.group, stopping, keep=keep)
+        self.stopping = GangEarlyStopping(replica, self.group, stopping, keep=keep)
         # Copies, since another run of this process, such as another member of an ensemble, may have the same objects.
         self.callbacks = called_on(copy.deepcopy(list(training.callbacks)), world.rank)
         self.requests = CallbackRequests()  # of this worker's callbacks in the current epoch
@@ -92,11 +93,11 @@ class TrainerState:
             self.training.checkpointer.after_step(self.world, self.state, finished=self.finished)
 
     def result(self) -> TrainingResult:
-        """The final weights, the history and this worker's report."""
+        """This worker's part of the weights, the history and this worker's report."""
         communication = {"bytes_per_step": self.sync.bytes_per_step, "host": self.world.host}
         best = {"best_epoch": self.stopping.epochs.best, "keeps_best": self.stopping.keep}
         self.report |= {**best, "stop_reason": self.stopping.reason}
-        weights = self.stopping.weights(self.replica.module)
+        weights = self.stopping.packed_weights()
         return TrainingResult(weights, self.history, self.rows.report | self.report | communication)
 
     def state(self) -> dict[str, Any]:
@@ -106,7 +107,7 @@ class TrainerState:
         ``"local"`` the rest of this worker: between epochs, for every strategy, the weights are equal as well. Raises
         InvalidInput within a step.
         """
-        replica, sync = self.replica.state_dict(), self.sync.state_dict()
+        replica, sync, stopping = self.replica.state_dict(), self.sync.state_dict(), self.stopping.state_dict()
         equal_states, rank_states = states_of(self.callbacks)
         shared: dict[str, Any] = {}
         if self.sync.replicated:
@@ -115,6 +116,8 @@ class TrainerState:
             rank_states |= equal_states
         if "shared" in sync:
             shared["sync"] = sync.pop("shared")
+        if "shared" in stopping:
+            shared["stopping"] = stopping.pop("shared")
         local = {
             "format": _FORMAT,
             "strategy": type(self.training.strategy).__qualname__,
@@ -126,7 +129,7 @@ class TrainerState:
             "sync": sync,
             "meter": self.meter.state_dict(),
             "metrics": metric_states(self.metrics),
-            "stopping": self.stopping.state_dict(),
+            "stopping": stopping,
             "callbacks": rank_states,
             "requests": vars(self.requests),
             "history": self.history,
@@ -135,7 +138,7 @@ class TrainerState:
             "epoch_seconds": self.epoch_seconds,
             "random": random_state(self.world.device),
         }
-        return {"shared": shared, "local": local, "slices": self.replica.slices}
+        return {"shared": shared, "local": local, "slices": self._slices()}
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -171,7 +174,7 @@ class TrainerState:
         load_metric_states(self.metrics, saved["metrics"])
         self.world.clock.load_state_dict(saved["clock"])
         self._begun = self.world.clock.step - saved["position"]
-        self.stopping.load_state_dict(saved["stopping"])
+        self.stopping.load_state_dict(saved["stopping"] | {"shared": shared.get("stopping", {})})
         self._restore_callbacks(saved, shared)
         self.history, self.report = saved["history"], saved["report"]
         self.rows.report["feed_wait_seconds"] = saved["feed_wait_seconds"]
@@ -191,7 +194,10 @@ class TrainerState:
     def _live(self) -> dict[str, Any]:
         # Not the states of callbacks, which may have none before they start.
         shared = {"replica": self.replica.state_dict()["shared"]} if self.sync.replicated else {}
-        return {"shared": shared, "slices": self.replica.slices}
+        return {"shared": shared, "slices": self._slices()}
+
+    def _slices(self) -> Slices:
+        return {**self.replica.slices, **self.stopping.slices}
 
     def _restore_callbacks(self, saved: dict[str, Any], shared: dict[str, Any]) -> None:
         states = saved["callbacks"] | shared.get("callbacks", {})

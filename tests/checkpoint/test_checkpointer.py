@@ -32,13 +32,14 @@ from sparkdl.data.clock import Clock
 from sparkdl.errors import CheckpointDamaged, Fenced, InvalidInput, PeerLost, Stopped, WorkerFailed, WorkerLost
 from sparkdl.io.files import Folder
 from sparkdl.io.serialization import pack_state, unpack_state
-from sparkdl.io.weights import Slice, read_state
+from sparkdl.io.weights import Slice
 from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.objective import Objective
 from tests.chaos.runs import assert_alike, data
 from tests.checkpoint.saving import together
 from tests.faults import Fault
+from tests.results import merged
 from tests.training.test_resume import CASES, COLUMNS, Steps
 
 
@@ -314,7 +315,7 @@ def test_gang_of_another_size_resumes_at_the_end_of_an_epoch(pair, tmp_path, tak
         return replace(Training(objective, batch, 3, seed=1), callbacks=list(callbacks), **options)
 
     def weights(results):
-        return torch.cat([weight.flatten() for weight in read_state(results[0].weights).values()])
+        return torch.cat([weight.flatten() for weight in merged(results).values()])
 
     columns, whole = replace(COLUMNS, floating="float64", weight=None), training(144, epochs=7)  # one step an epoch
     saved = checkpointer(tmp_path / "whole", 1, elastic=True)

@@ -36,6 +36,7 @@ from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput, Stopped, WorkerFailed
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.jvm import JVM_ERRORS
+from sparkdl.training.weight_slices import merge_weights
 from tests.chaos import runs
 from tests.contracts import work
 from tests.faults import Fault, rounds
@@ -76,7 +77,7 @@ def fit(folder: str, *fault: Any) -> Any:
     except InvalidInput as error:
         return str(error)
     return {
-        "weights": hashlib.sha256(trained[0].weights).hexdigest(),
+        "weights": hashlib.sha256(merge_weights([worker.weights for worker in trained])).hexdigest(),
         "history": repr(runs.untimed(trained[0].history)),
         "failures": [[type(error).__name__, error.rank, error.host, str(error)] for error in supervisor.failures],
     }

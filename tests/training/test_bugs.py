@@ -29,6 +29,7 @@ from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.reducers.exact import Exact
 from sparkdl.training.strategies.reducers.topk import TopK
+from sparkdl.training.weight_slices import merge_weights
 from tests.contracts import work
 
 ROWS = 12
@@ -55,7 +56,7 @@ def fit(objective: Objective, columns: Columns = COLUMNS, **settings: Any) -> An
 
 
 def buffers_of(trained: Any, module: nn.Module) -> dict[str, Tensor]:
-    unpack(trained.weights, module)
+    unpack(merge_weights([trained.weights]), module)
     return dict(module.named_buffers())
 
 

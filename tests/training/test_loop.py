@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, WorkerFailed
-from sparkdl.io.weights import unpack
+from sparkdl.io.serialization import unpack_state
 from sparkdl.telemetry.event import Event
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
@@ -31,6 +32,7 @@ from sparkdl.training.spec import TrainingResult
 from sparkdl.training.strategies import average_buffers
 from tests.contracts import work
 from tests.contracts.strategy_contract import ROWS, numbers
+from tests.results import merged
 
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y"), row_id=InputColumn("row"))
 SEEDED = work.Seeded(work.Net)
@@ -42,8 +44,8 @@ def alone(training: Training, columns: Columns = COLUMNS, data: Any = None, **op
     return trained
 
 
-def loaded(trained: TrainingResult, module: nn.Module) -> nn.Module:
-    unpack(trained.weights, module)
+def loaded(trained: Sequence[TrainingResult], module: nn.Module) -> nn.Module:
+    module.load_state_dict(merged(trained))
     return module
 
 
@@ -52,9 +54,13 @@ def loaded(trained: TrainingResult, module: nn.Module) -> nn.Module:
 
 def test_weights_history_and_events_of_two_workers(pair):
     events: list[Event] = []
-    trained = first, second = pair.gang(Training(OBJECTIVE, 16, epochs=2), numbers(), COLUMNS, listener=events.append)
-    assert second.weights == b""
-    module = loaded(first, work.Net())
+    trained = pair.gang(Training(OBJECTIVE, 16, epochs=2), numbers(), COLUMNS, listener=events.append)
+    kept = [unpack_state(worker.weights) for worker in trained]
+    assert all(worker["others"].keys() == set() for worker in kept[1:])
+    sizes = [sum(tensor.numel() for tensor in worker["slices"].values()) for worker in kept]
+    assert sum(sizes) == sum(parameter.numel() for parameter in work.Net().parameters())
+    assert all(sizes)
+    first, module = trained[0], loaded(trained, work.Net())
     assert any((a != b).any() for a, b in zip(module.parameters(), SEEDED().parameters(), strict=True))
     common = ("epoch", "step", "samples", "loss")
     ours, theirs = ([[row[name] for name in common] for row in each.history] for each in trained)
@@ -97,13 +103,14 @@ def test_validation_rows_are_not_trained_on(pair):
     data = numbers()
     data["held"] = np.arange(ROWS) >= 40  # all of them on the second member
     training = Training(objective, 8, epochs=2)
-    both = pair.gang(training, data, columns)[0]
+    results = pair.gang(training, data, columns)
+    both = results[0]
     only = alone(training, replace(columns, validation=None), {name: array[:40] for name, array in data.items()})
     assert [row["samples"] for row in both.history] == [40, 80]
     assert both.history[0]["step"] == 5
     assert "error" not in both.history[0]
     with torch.no_grad():
-        output = loaded(both, objective.build())(torch.tensor(data["x"][40:]))
+        output = loaded(results, objective.build())(torch.tensor(data["x"][40:]))
         expected = nn.functional.mse_loss(output, torch.tensor(data["y"][40:])).item()
     assert both.history[-1]["valid_loss"] == pytest.approx(expected, rel=1e-12)
     assert both.history[-1]["valid_error"] == pytest.approx(expected, rel=1e-6)

@@ -140,7 +140,8 @@ class Folder:
         pass
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
-        self.file(world.clock.step, world.rank).write_bytes(pack_state(state()))
+        kept = {name: value for name, value in state().items() if name != "slices"}
+        self.file(world.clock.step, world.rank).write_bytes(pack_state(kept))
         if world.clock.step == self.stop:
             raise RuntimeError("stopped")
 

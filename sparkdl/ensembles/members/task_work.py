@@ -17,6 +17,7 @@ from sparkdl.ensembles.resampling.bootstrap import Draw
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training
+from sparkdl.training.weight_slices import merge_weights
 
 POLL_SECONDS = 1.0
 """Seconds between two attempts to store a member."""
@@ -61,7 +62,7 @@ class MemberWork:
         shard = replace(shard, index=0, count=1, shard_rows=(shard.rows,))
         trained = self.trainings[index](World(device=self.device), shard)
         state = {
-            "weights": torch.frombuffer(bytearray(trained.weights), dtype=torch.uint8),
+            "weights": torch.frombuffer(bytearray(merge_weights([trained.weights])), dtype=torch.uint8),
             "history": trained.history,
             "report": trained.report,
             "seconds": time.monotonic() - start,

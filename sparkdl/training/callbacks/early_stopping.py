@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
+from sparkdl.checkpoint.slices import Slices
 from sparkdl.cluster.group.world import Group
-from sparkdl.io.weights import pack
+from sparkdl.training.layouts import Replica
 from sparkdl.training.objective.monitored_value import Mode
+from sparkdl.training.weight_slices import copy_weights, pack_weights, weight_slices
 
 
 @dataclass
@@ -60,45 +60,52 @@ class EarlyStopping:
 
 
 class GangEarlyStopping:
-    """Early stopping of a gang's epochs; rank 0 keeps the best epoch's weights.
+    """Early stopping of a gang's epochs; each worker keeps its slices of the best epoch's weights.
 
     Args:
+        replica: this worker's.
         group: of the workers.
         epochs: compares the epochs.
         keep: whether the result is the best epoch's weights; if not, the last weights.
     """
 
-    def __init__(self, group: Group, epochs: EarlyStopping, *, keep: bool) -> None:
+    def __init__(self, replica: Replica, group: Group, epochs: EarlyStopping, *, keep: bool) -> None:
         self.reason: str | None = None  # why training stops before the last epoch
-        self.epochs = epochs
-        self._group, self.keep = group, keep
+        self.epochs, self.keep = epochs, keep
+        self.slices: Slices = weight_slices(replica, group)
+        self._replica, self._group = replica, group
 
     @property
     def finished(self) -> bool:
         """Whether training stops."""
         return self.reason is not None
 
-    def after(self, epoch: int, value: float, module: nn.Module) -> None:
-        """Record an epoch, from 1, with its monitored value, the same on every worker, and its weights."""
+    def after(self, epoch: int, value: float) -> None:
+        """Record an epoch, from 1, with its monitored value, the same on every worker."""
         if not self.keep and self.epochs.patience is None:
             return
-        weights = (lambda: b"" if self._group.rank else pack(module)) if self.keep else None
-        if self.epochs.after(epoch, value, weights):
+        if self.epochs.after(epoch, value, self._weights if self.keep else None):
             self.reason = f"no better value for patience={self.epochs.patience}"
 
-    def weights(self, module: nn.Module) -> bytes:
-        """Weights of the best epoch, else of the module, as safetensors; empty except on rank 0."""
-        if self._group.rank:
-            return b""
-        return pack(module) if self.epochs.weights is None else bytes(self.epochs.weights)
+    def packed_weights(self) -> bytes:
+        """This worker's part of the best epoch's weights, else of the present ones, for ``merge_weights``."""
+        return pack_weights(self.epochs.weights or self._weights(), self.slices, self._group)
+
+    def _weights(self) -> dict[str, Any]:
+        return copy_weights(self._replica, self.slices, self._group.rank)
 
     def state_dict(self) -> dict[str, Any]:
-        """The best epoch, its value, on rank 0 its weights, and why training stops."""
-        return self.epochs.state_dict() | {"reason": self.reason}
+        """The best epoch, its value and its weights, the slices under ``"shared"``, and why training stops."""
+        state, weights = self.epochs.state_dict() | {"reason": self.reason}, self.epochs.weights
+        if weights is not None:
+            state |= {"weights": {**weights, "slices": {}}, "shared": weights["slices"]}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""
         self.epochs.load_state_dict(state)
-        self.reason = state["reason"]
-        if self._group.rank and self.epochs.weights is not None:
-            self.epochs.weights = b""  # In a larger gang a new rank resumes from the state of rank 0.
+        self.reason, weights = state["reason"], state["weights"]
+        if weights is not None:
+            # In a larger gang a new rank resumes from the state of rank 0.
+            others = ({}, {}) if self._group.rank else (weights["others"], weights["aliases"])
+            self.epochs.weights = {"slices": state["shared"], "others": others[0], "aliases": others[1]}

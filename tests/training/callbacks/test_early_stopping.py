@@ -21,9 +21,11 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import unpack
 from sparkdl.training.callbacks.early_stopping import EarlyStopping, GangEarlyStopping
+from sparkdl.training.layouts.replicated import ReplicatedReplica
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.monitored_value import MODES, check_monitor, mode_of, monitored
 from sparkdl.training.objective.objective import Objective
+from sparkdl.training.weight_slices import merge_weights
 
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y", "float32"), validation=InputColumn("held", "bool"))
 
@@ -35,8 +37,9 @@ def line() -> nn.Module:
     return module
 
 
-def keeping(patience: int | None) -> GangEarlyStopping:
-    return GangEarlyStopping(Group(), EarlyStopping(patience), keep=True)
+def keeping(module: nn.Module, patience: int | None) -> GangEarlyStopping:
+    replica = ReplicatedReplica(Objective(line, nn.MSELoss()), module)
+    return GangEarlyStopping(replica, Group(), EarlyStopping(patience), keep=True)
 
 
 @pytest.mark.parametrize(
@@ -54,21 +57,22 @@ def keeping(patience: int | None) -> GangEarlyStopping:
 @pytest.mark.parametrize("restored", [False, True])
 def test_best_epoch_and_end(losses, patience, stops, best, restored):
     """The same with a new object after every epoch, restored from the state of the one before."""
-    module, stopping = line(), keeping(patience)
+    module = line()
+    stopping = keeping(module, patience)
     for epoch, loss in enumerate(losses, start=1):
         module.bias.data.fill_(epoch)
         if restored:
             state = unpack_state(pack_state(stopping.state_dict()))
-            stopping = keeping(patience)
+            stopping = keeping(module, patience)
             stopping.load_state_dict(state)
-        stopping.after(epoch, loss, module)
+        stopping.after(epoch, loss)
         if stopping.finished:
             break
     else:
         epoch = None
     assert (epoch, stopping.finished, stopping.epochs.best) == (stops, stops is not None, best)
     kept = line()
-    unpack(stopping.weights(module), kept)
+    unpack(merge_weights([stopping.packed_weights()]), kept)
     assert kept.bias.item() == (best or module.bias.item())
 
 

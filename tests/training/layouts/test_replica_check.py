@@ -8,7 +8,6 @@ import torch
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights import read_state
 from sparkdl.training.layouts import replica_check
 from sparkdl.training.layouts.replica_check import hash_of
 from sparkdl.training.strategies.allreduce import AllReduce
@@ -16,6 +15,7 @@ from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
 from sparkdl.training.strategies.local_sgd import LocalSGD, LocalSGDSync
 from tests.contracts.strategy_contract import Case, numbers
+from tests.results import merged
 from tests.training.callbacks.test_callbacks import fit, training
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "complex64", "int64", "int8", "bool")
@@ -183,7 +183,7 @@ class BlocksFromWeights(LocalSGD):
 
 @pytest.mark.parametrize("strategy", [AllReduce(), BlocksFromWeights(2), ElasticAveraging(2)])
 def test_replicas_on_mixed_processors_take_the_weights_of_rank_0(pair, strategy):
-    expected, events = fit(pair, training(strategy=strategy))[0].weights, []
+    expected, events = merged(fit(pair, training(strategy=strategy))), []
     with LocalCluster(2) as cluster:
         for size in (1e-9, 1e-3):
             noise = Acts("on_epoch" if strategy != AllReduce() else "on_step", noisy(size), rank=1)
@@ -193,8 +193,8 @@ def test_replicas_on_mixed_processors_take_the_weights_of_rank_0(pair, strategy)
                 with pytest.raises(InvalidInput, match=r"rank 1 in 'head\.weight';"):
                     cluster.gang(*run)
                 continue
-            weights = read_state(cluster.gang(*run, listener=events.append)[0].weights)
-            for name, value in read_state(expected).items():
-                torch.testing.assert_close(weights[name], value, rtol=1e-6, atol=1e-7)
+            found = merged(cluster.gang(*run, listener=events.append))
+            for name, value in expected.items():
+                torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-7)
     [warned] = [event.payload["message"] for event in events if event.kind == "warning"]
     assert "(processor 0, processor 1). All take the weights of rank 0" in warned

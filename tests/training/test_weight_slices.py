@@ -1,0 +1,67 @@
+"""The weights that workers return in slices are the bytes of ``pack``."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.io.serialization import unpack_state
+from sparkdl.io.weights import Slice, pack
+from sparkdl.training.layouts.replicated import ReplicatedReplica
+from sparkdl.training.objective.objective import Objective
+from sparkdl.training.weight_slices import copy_weights, merge_weights, pack_weights, weight_slices
+
+
+class Everything(nn.Module):
+    """Tied, frozen, scalar and empty parameters, buffers, and extra state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.score = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+        self.score.weight = self.embed.weight
+        self.norm, self.frozen = nn.BatchNorm1d(5), nn.Linear(5, 3).requires_grad_(False)
+        self.scale, self.empty = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.zeros(0, 3))
+        self.register_buffer("phase", torch.ones(2, dtype=torch.complex64))
+
+    def get_extra_state(self) -> Any:
+        return {"seen": 3}
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+
+def part(replica: ReplicatedReplica, rank: int, size: int) -> bytes:
+    group: Any = SimpleNamespace(rank=rank, size=size)
+    slices = weight_slices(replica, group)
+    return pack_weights(copy_weights(replica, slices, rank), slices, group)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 12])
+def test_parts_of_workers_merge_to_the_bytes_of_pack(size: int) -> None:
+    module = Everything()
+    packed = [part(ReplicatedReplica(Objective(module, nn.MSELoss()), module), rank, size) for rank in range(size)]
+    assert merge_weights(packed) == pack(module)
+    values = [sum(tensor.numel() for tensor in unpack_state(one)["slices"].values()) for one in packed]
+    scalar, parameters = 1, sum(parameter.numel() for parameter in module.parameters())
+    assert sum(values) == parameters + scalar * (size - 1)  # which has no empty slice
+
+
+class Rows(ReplicatedReplica):
+    """Holds every second row of one weight alone."""
+
+    def __init__(self, module: nn.Module, whole: torch.Tensor, rank: int) -> None:
+        super().__init__(Objective(module, nn.MSELoss()), module)
+        part = Slice(tuple(whole.shape), (range(rank, len(whole), 2), range(whole.shape[1])))
+        self.slices = {"embed.weight": part, 0: part}
+        module.get_submodule("embed").weight = nn.Parameter(whole[part.index].clone())
+        module.get_submodule("score").weight = module.get_submodule("embed").weight
+
+
+def test_slices_of_a_layout_merge_as_well() -> None:
+    module = Everything()
+    whole, expected = module.embed.weight.detach().clone(), pack(module)
+    assert merge_weights([part(Rows(module, whole, rank), rank, 2) for rank in range(2)]) == expected
