@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from sparkdl.io.merged_weights import merge_weights
 from sparkdl.io.weights import read_state
 from sparkdl.training.spec import TrainingResult
-from sparkdl.training.weight_slices import merge_weights
 
 
 def merged(results: Sequence[TrainingResult]) -> dict[str, Tensor]:

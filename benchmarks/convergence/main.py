@@ -19,8 +19,8 @@ from benchmarks.convergence.tasks import TASKS, Rows, Task
 from benchmarks.measurements import run_measurements
 from benchmarks.pairs import options
 from sparkdl import LocalCluster
+from sparkdl.io.merged_weights import merge_weights
 from sparkdl.training.loop import Training
-from sparkdl.training.weight_slices import merge_weights
 
 BAR = "at most 1"
 ACCURACY = 0.96  # of every seed

@@ -13,22 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sparkdl.errors import CheckpointDamaged
-from sparkdl.io.weights import Slice
+from sparkdl.io.weights import Slice, Slices, owners
 
 FILE = "shared-"  # before the rank of the worker that wrote the file
 
-Slices = Mapping[str | int, Slice]
-"""A worker's slices by name and by index of a parameter; empty if it has whole tensors."""
 Index = Sequence[Mapping[str, Any]]
 """The tensors of a file, as JSON: ``path`` in the shared state, ``shape`` of the whole tensor, ``ranges`` of values."""
 _Path = tuple[str | int, ...]
-_Key = TypeVar("_Key")
 
 
 def deal(shared: Mapping[Any, Any], slices: Slices, rank: int, size: int) -> tuple[dict[Any, Any], Index]:
@@ -44,18 +41,8 @@ def deal(shared: Mapping[Any, Any], slices: Slices, rank: int, size: int) -> tup
     for path, tensor in tensors.items():
         if owner.setdefault(path, rank) == rank:
             part = parts.get(path) or Slice.whole(tensor.shape)
-            ranges = [[one.start, one.stop, one.step] for one in part.ranges]
-            index.append({"path": list(path), "shape": list(part.shape), "ranges": ranges})
+            index.append({"path": list(path), **part.entry()})
     return _select(shared, (), owner, rank), index
-
-
-def owners(sizes: Mapping[_Key, int], workers: int) -> dict[_Key, int]:
-    """The rank to which each whole tensor is dealt, by the bytes in ``sizes``."""
-    loads, owner = [0] * workers, {}
-    for key, size in sorted(sizes.items(), key=lambda entry: -entry[1]):
-        owner[key] = min(range(workers), key=loads.__getitem__)
-        loads[owner[key]] += size
-    return owner
 
 
 def files_of(index: Mapping[str, Index], slices: Slices) -> list[str]:
@@ -82,7 +69,7 @@ class SharedState:
 
     def add(self, part: Mapping[Any, Any], index: Index) -> None:
         """Copy the values of one file, which ``deal`` made with this index."""
-        entries = {tuple(entry["path"]): _saved(entry) for entry in index}
+        entries = {tuple(entry["path"]): Slice.of(entry) for entry in index}
         with torch.no_grad():
             self._merge(part, (), self.state, entries)
 
@@ -147,12 +134,8 @@ def _mine(path: _Path, shape: tuple[int, ...], slices: Slices) -> Slice:
     return part if part is not None and part.shape == shape else Slice.whole(shape)
 
 
-def _saved(entry: Mapping[str, Any]) -> Slice:
-    return Slice(tuple(entry["shape"]), tuple(range(*ends) for ends in entry["ranges"]))
-
-
 def _wanted(entry: Mapping[str, Any], slices: Slices) -> bool:
-    saved = _saved(entry)
+    saved = Slice.of(entry)
     return _mine(tuple(entry["path"]), saved.shape, slices).overlap(saved) is not None
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from sparkdl.ensembles.base_learner import column, leaf
 from sparkdl.ensembles.declarations import LabelParams
 from sparkdl.errors import InvalidInput
+from sparkdl.io.weights_file import Weights
 from sparkdl.ml.evaluation import Metrics, OutputColumns, measure
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import Saveable, SavedInstance, numbered
@@ -80,7 +81,7 @@ class FittedEnsemble(LabelParams, Saveable, Model):
             setattr(copied, name, [one.copy(extra) for one in held] if isinstance(held, list) else held.copy(extra))
         return copied
 
-    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+    def saved(self) -> tuple[dict[str, Weights], dict[str, Any]]:
         """The fields, and the number of models in each list."""
         written, fields = super().saved()
         return written, fields | {name: len(held) for name, held in self._held().items() if isinstance(held, list)}

@@ -23,6 +23,7 @@ from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.resampling.validation_rows import described_splits
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io import files
+from sparkdl.io.weights_file import Weights
 from sparkdl.ml.fit_monitor import FitMonitor
 from sparkdl.ml.param_declaration import Scope, ValidatedParams
 from sparkdl.ml.param_maps import map_hash
@@ -51,7 +52,7 @@ class EnsembleParams(MembersParams, Saveable):
         values = {name: self.getOrDefault(name) for name in self.declared() if self.isDefined(name)}
         return {name: value for name, value in values.items() if params_in(value)}
 
-    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+    def saved(self) -> tuple[dict[str, Weights], dict[str, Any]]:
         """The number of bases, and the names of the Params that hold evaluators."""
         return {}, {"params": {name: len(held) if isinstance(held, list) else 0 for name, held in self._held().items()}}
 

@@ -34,6 +34,7 @@ from sparkdl.ensembles.members.member import FittedMembers, Member, summary
 from sparkdl.ensembles.meta_features import LEVEL_ONE, MetaFeatureAssembler
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.errors import InvalidInput
+from sparkdl.io.weights_file import Weights
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.evaluation import Metrics
 from sparkdl.ml.persistence.reader_writer import SavedInstance
@@ -84,7 +85,7 @@ class StackingModel(FittedEnsemble):
         copied.meta = self.meta.copy({param: value for param, value in (extra or {}).items() if param not in inputs})
         return copied
 
-    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+    def saved(self) -> tuple[dict[str, Weights], dict[str, Any]]:
         """The fields, and the settings of the meta features."""
         written, fields = super().saved()
         return written, fields | asdict(self.level)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -71,6 +71,10 @@ class Folder:
 
     def write(self, name: str, *data: Buffer) -> None:
         """Write a file atomically from its chunks: readers see the old or the new content, never part of it."""
+        self.write_stream(name, data)
+
+    def write_stream(self, name: str, data: Iterable[Buffer]) -> None:
+        """Write a file as ``write`` does, from chunks that are made while it is written."""
         system, path = self.system, self.at(name)
         if system.type_name in _OBJECT_STORES:  # which show an object only once it is complete
             _pour(system, path, data)
@@ -94,6 +98,10 @@ class Folder:
     def open(self, name: str) -> Any:
         """Open a file as a byte stream; raises FileNotFoundError if it does not exist."""
         return self.system.open_input_stream(self.at(name))
+
+    def open_file(self, name: str) -> Any:
+        """Open a file for reads at any place, ``read_at(count, offset)``; raises FileNotFoundError if it is missing."""
+        return self.system.open_input_file(self.at(name))
 
     def read(self, name: str) -> bytes:
         """Read a file; raises FileNotFoundError if it does not exist."""
@@ -169,6 +177,15 @@ def read(uri: StrPath) -> bytes:
     return Folder(*locate(uri)).read("")
 
 
+def size(uri: StrPath) -> int:
+    """Bytes of a file; raises FileNotFoundError if it does not exist."""
+    system, path = locate(uri)
+    info = system.get_file_info(path)
+    if info.type != fs.FileType.File:
+        raise FileNotFoundError(f"{path} does not exist")
+    return int(info.size)
+
+
 def delete(uri: StrPath) -> None:
     """Delete a file, or a directory with its contents; a missing one is ignored."""
     Folder(*locate(uri)).delete("")
@@ -220,7 +237,7 @@ def exists(uri: StrPath) -> bool:
     return Folder(*locate(uri)).exists("")
 
 
-def _pour(system: fs.FileSystem, path: str, data: Sequence[Buffer]) -> None:
+def _pour(system: fs.FileSystem, path: str, data: Iterable[Buffer]) -> None:
     with system.open_output_stream(path) as stream:
         for piece in data:
             stream.write(piece)

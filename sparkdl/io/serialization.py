@@ -14,7 +14,8 @@ import struct
 import warnings
 import zlib
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,31 @@ def unpack_state(packed: bytes, *, views: bool = False) -> Any:
         raise
     except Exception as error:
         raise InvalidInput(f"the saved state cannot be read: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor lies in the bytes of ``pack_state``."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+def stored_state(read_at: Callable[[int, int], bytes]) -> Any:
+    """A state whose tensors of ``NATIVE`` dtypes are ``StoredTensor``; ``read_at(count, offset)`` reads its bytes.
+
+    The state holds no bytes, arrays and numbers of numpy.
+    """
+    (length,) = struct.unpack("<Q", read_at(8, 0))
+    header, begin = json.loads(read_at(length, 8)), 8 + length
+    tree = json.loads(header.pop("__metadata__")["state"][8:])
+    tensors = []
+    for entry in (header[str(number)] for number in range(len(header))):
+        first, end = entry["data_offsets"]
+        tensors.append(StoredTensor(_BY_NAME[entry["dtype"]], tuple(entry["shape"]), begin + first, end - first))
+    return _decode(tree, tensors)
 
 
 def metadata(packed: bytes) -> dict[str, str]:
@@ -206,7 +232,7 @@ def _below(path: str, key: str | int) -> str:
     return f"{path}[{key if -_SAFE_INT <= key < _SAFE_INT else hex(key)}]"
 
 
-def _decode(tree: Any, tensors: list[Tensor]) -> Any:
+def _decode(tree: Any, tensors: Sequence[Any]) -> Any:
     if isinstance(tree, list):
         raise ValueError("a bare list")
     if not isinstance(tree, dict):
@@ -225,7 +251,7 @@ def _decode(tree: Any, tensors: list[Tensor]) -> Any:
     return _decode_block(kind, value, tensors)
 
 
-def _decode_block(kind: str, value: Any, tensors: list[Tensor]) -> Any:
+def _decode_block(kind: str, value: Any, tensors: Sequence[Any]) -> Any:
     if kind == "bytes":
         return tensors[value].numpy().tobytes()
     if kind == "tensor":

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.serialization import NATIVE, metadata, pack_state, unpack_state
+from sparkdl.io.serialization import NATIVE, metadata, pack_pieces, pack_state, unpack_state
+
+LARGE = 256 << 20
+"""Weights with more bytes travel as a file, if there is a directory for it."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,15 @@ class Slice:
     def whole(shape: Sequence[int]) -> Slice:
         """All values of a tensor of this shape."""
         return Slice(tuple(shape), tuple(range(size) for size in shape))
+
+    @staticmethod
+    def of(entry: Mapping[str, Any]) -> Slice:
+        """The slice of ``entry()``."""
+        return Slice(tuple(entry["shape"]), tuple(range(*ends) for ends in entry["ranges"]))
+
+    def entry(self) -> dict[str, Any]:
+        """The slice as JSON."""
+        return {"shape": list(self.shape), "ranges": [[one.start, one.stop, one.step] for one in self.ranges]}
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -67,6 +79,20 @@ class Slice:
         return tuple(_places(*pair) for pair in mine), tuple(_places(*pair) for pair in theirs)
 
 
+Slices = Mapping[str | int, Slice]
+"""A worker's slices by name and by index of a parameter; empty if it has whole tensors."""
+_Key = TypeVar("_Key")
+
+
+def owners(sizes: Mapping[_Key, int], workers: int) -> dict[_Key, int]:
+    """The rank to which each whole tensor is dealt: by its bytes, the largest first, to the worker with the fewest."""
+    loads, owner = [0] * workers, {}
+    for key, size in sorted(sizes.items(), key=lambda item: -item[1]):
+        owner[key] = min(range(workers), key=loads.__getitem__)
+        loads[owner[key]] += size
+    return owner
+
+
 def _common(first: range, second: range) -> range:
     """The numbers in both ranges, of steps above 0."""
     step, start = math.lcm(first.step, second.step), max(first.start, second.start)
@@ -89,29 +115,52 @@ def pack(module: nn.Module) -> bytes:
     return save(copies, {"aliases": json.dumps(aliases)})  # one entry, since safetensors does not sort several
 
 
-def check_weights(module: nn.Module, limit: int | None = None) -> None:
-    """Raise InvalidInput if ``pack`` would, if no module could load its bytes, or if they exceed the driver's limit."""
+def pack_part(
+    parameters: Mapping[str, tuple[Slice, Tensor]], others: Mapping[str, Tensor], aliases: Mapping[str, str]
+) -> list[memoryview]:
+    """A worker's slices of parameters, and on one worker the other entries, for ``sparkdl.io.merged_weights``."""
+    slices = {name: part.entry() for name, (part, _) in parameters.items()}
+    tensors = {name: value for name, (_, value) in parameters.items()}
+    return pack_pieces({"slices": slices, "parameters": tensors, "others": {**others}, "aliases": {**aliases}})
+
+
+def check_weights(module: nn.Module) -> None:
+    """Raise InvalidInput if ``pack`` would, or if no module could load its bytes."""
     for name, kind in ((name, type(part)) for name, part in module.named_modules()):
         if kind.get_extra_state != nn.Module.get_extra_state and kind.set_extra_state == nn.Module.set_extra_state:
             where = f"{name or 'the model'} is a {kind.__name__}, which"
             raise InvalidInput(f"{where} has get_extra_state; expected set_extra_state as well, to load a saved model.")
-    size = sum(tensor.nbytes for tensor in entries(module)[0].values())
-    if limit is not None and size > 0.99 * limit:  # the result also has the history, and Spark's own bytes
+    entries(module)
+
+
+def fits(size: int, limit: int | None) -> bool:
+    """Whether weights have at most nine tenths of the bytes that the driver accepts as results; None is any number."""
+    return limit is None or size <= 0.9 * limit  # a result also has the history, and Spark's own bytes
+
+
+def check_result(module: nn.Module, size: int, limit: int | None) -> None:
+    """Raise InvalidInput unless weights of ``size`` bytes fit."""
+    if limit is not None and not fits(size, limit):
         raise InvalidInput(
             f"the weights of {type(module).__name__} have {size / 1e6:.6g} MB, and the driver accepts results of "
-            f"{limit / 1e6:.6g} MB; expected a larger spark.driver.maxResultSize, or 0 for no limit."
+            f"{limit / 1e6:.6g} MB. Set runDir, so that workers write large weights to files, or set a larger "
+            "spark.driver.maxResultSize, 0 for no limit."
         )
 
 
 def read_state(packed: bytes) -> dict[str, Any]:
     """Read the ``state_dict`` from bytes of ``pack``, sorted by name; raises InvalidInput if they are damaged."""
     try:
-        state: dict[str, Any] = load(packed)
-        for name, first in json.loads(metadata(packed)["aliases"]).items():
-            state[name] = state[first] if first != name else unpack_state(state[name].numpy().tobytes())[name]
-        return {name: state[name] for name in sorted(state)}  # safetensors keeps no order
+        return state_of(load(packed), metadata(packed))
     except Exception as error:
         raise InvalidInput(f"the saved weights cannot be read: {error}") from error
+
+
+def state_of(tensors: dict[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
+    """The ``state_dict`` of the tensors and the metadata of ``pack``, sorted by name."""
+    for name, first in json.loads(about["aliases"]).items():
+        tensors[name] = tensors[first] if first != name else unpack_state(tensors[name].numpy().tobytes())[name]
+    return {name: tensors[name] for name in sorted(tensors)}  # safetensors keeps no order
 
 
 def unpack(packed: bytes, module: nn.Module) -> None:
@@ -123,8 +172,13 @@ def unpack(packed: bytes, module: nn.Module) -> None:
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):
         if name in state and tensor.is_floating_point() and state[name].is_floating_point():
             tensor.data = tensor.data.to(state[name].dtype)
+    load_into(module, state)
+
+
+def load_into(module: nn.Module, state: Mapping[str, Any], *, assign: bool = False) -> None:
+    """``module.load_state_dict`` that raises InvalidInput if the state is of another architecture."""
     try:
-        module.load_state_dict(state)
+        module.load_state_dict(state, assign=assign)
     except RuntimeError as error:
         raise InvalidInput(f"the saved weights do not fit {type(module).__name__}: {error}") from error
 

@@ -18,9 +18,10 @@ from pyspark.sql import SparkSession
 from torch import nn
 
 from sparkdl.cluster.group.devices import task_device
+from sparkdl.io.weights_file import WeightsFile
 from sparkdl.serving.model_cache import MODEL_CACHE, CachedModel
 from sparkdl.serving.scorer import Scorer
-from sparkdl.spark.python_worker import freeze_imports
+from sparkdl.spark.python_worker import freeze_imports, local_directory
 from sparkdl.spark.session import SharedBytes, application, is_classic, share, shared
 from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
 
@@ -53,6 +54,8 @@ class BroadcastScorer:
 
     def _loaded(self, device: torch.device) -> CachedModel:
         factory, weights = cloudpickle.loads(shared(self.packed))
+        if isinstance(weights, WeightsFile):  # one copy for all workers of the executor, which map it
+            weights = weights.local_copy(local_directory(0))
         module = replace(self.scorer, factory=factory, weights=weights).module()
         return CachedModel.on(device, module, self.scorer.precision)
 
@@ -94,7 +97,8 @@ class ModelBroadcast:
                 self._packed = cloudpickle.dumps((scorer.factory, scorer.weights))
                 self._digest = hashlib.sha256(self._packed).hexdigest()
             packed = self._broadcast_or_bytes(self._packed, session)
-            return BroadcastScorer(without_model, self._digest, len(self._packed), packed)
+            size = scorer.weights.size if isinstance(scorer.weights, WeightsFile) else len(self._packed)
+            return BroadcastScorer(without_model, self._digest, size, packed)
 
     def _broadcast_or_bytes(self, packed: bytes, session: SparkSession) -> SharedBytes:
         if not is_classic(session):

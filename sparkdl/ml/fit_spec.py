@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl.data.columns import Columns
+from sparkdl.io.weights_file import Weights
 from sparkdl.ml.derived_columns.class_weights import ClassWeights
 from sparkdl.ml.run import Run
 from sparkdl.rounds import Algorithm
@@ -45,7 +46,7 @@ class FitSpec:
 class FitResult:
     """The result of a fit: arguments of ``TorchModel``; ``output`` is the shape of one row of the module's output."""
 
-    weights: bytes
+    weights: Weights
     history: list[dict[str, Any]]
     report: dict[str, Any]
     output: list[int] | None

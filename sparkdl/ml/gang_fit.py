@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -16,17 +17,24 @@ from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.cluster.protocol import Cluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
+from sparkdl.io import files
+from sparkdl.io.merged_weights import merge_files, merge_weights
+from sparkdl.io.weights import check_result
+from sparkdl.io.weights_file import PartFolder, Weights
 from sparkdl.ml.fit_monitor import FitMonitor
 from sparkdl.ml.fit_spec import FitResult, FitSpec
 from sparkdl.ml.report import make_report
 from sparkdl.ml.run import IDENTITY, Run, own_checkpoints
+from sparkdl.training.rng import kept_random_state
 from sparkdl.training.spec import TrainingResult
-from sparkdl.training.weight_slices import merge_weights
+
+logger = logging.getLogger(__name__)
 
 
 def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
     """Train on a gang, and again if it fails."""
     start = time.monotonic()
+    _check_size(fit)
     with _open_checkpointer(fit) as checkpointer:
         supervisor = _make_supervisor(cluster, fit, checkpointer)
         earlier = 0.0 if checkpointer is None else time.time() - checkpointer.checkpoints.began
@@ -34,7 +42,7 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
         watch.begin(fit.data.sparkSession)
         if checkpointer is not None and "callbacks" in (fit.run.load(IDENTITY) or fit.descriptions):
             fit.run.save(IDENTITY, fit.descriptions)
-        training = replace(fit.training, checkpointer=checkpointer)
+        training = replace(fit.training, checkpointer=checkpointer, part_writer=_part_folder(fit))
         workers: list[TrainingResult] = supervisor.gang(
             training, fit.data, fit.columns, listener=watch.event_log, attempt=attempt
         )
@@ -43,12 +51,42 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
     report = make_report(workers, earlier + time.monotonic() - start, supervisor)
     report["restarts"] += attempt  # the number of attempts of earlier fits
     return FitResult(
-        merge_weights([worker.weights for worker in workers]),
+        _merged(workers, fit),
         workers[0].history,
         report,
         next((worker.report["output"] for worker in workers if worker.report["output"] is not None), None),
         next((worker.report["inputs"] for worker in workers if worker.report["inputs"]), None),
     )
+
+
+def _check_size(fit: FitSpec) -> None:
+    """Raise InvalidInput if the weights exceed the driver's limit of results, and there is no directory for files."""
+    objective, limit = fit.training.objective, fit.training.result_limit
+    if limit is None or fit.run.directory is not None:
+        return
+    try:
+        with kept_random_state():
+            module = objective.build(parameters=False)
+    except InvalidInput:
+        raise
+    except Exception as error:  # the driver may lack what the factory needs; the workers check again
+        logger.debug("the driver cannot make the model: %s: %s", type(error).__name__, error)
+        return
+    check_result(module, sum(value.nbytes for value in (*module.parameters(), *module.buffers())), limit)
+
+
+def _merged(workers: Sequence[TrainingResult], fit: FitSpec) -> Weights:
+    parts, folder = [worker.weights for worker in workers], _part_folder(fit)
+    if folder is None or not workers[0].in_file:
+        return merge_weights(parts)
+    weights = merge_files([folder.part(part) for part in parts], files.absolute(str(fit.run.directory)))
+    files.delete(folder.uri)
+    return weights
+
+
+def _part_folder(fit: FitSpec) -> PartFolder | None:
+    directory = fit.run.directory
+    return None if directory is None else PartFolder(files.absolute(files.join(directory, "weights")))
 
 
 @contextmanager

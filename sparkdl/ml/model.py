@@ -18,6 +18,7 @@ from sparkdl.data.columns import InputColumn, listed
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.io.weights_file import Weights
 from sparkdl.ml.broadcast import ModelBroadcast
 from sparkdl.ml.evaluation import LossMetrics, Metrics, OutputColumns, measure, measure_labels, measure_tokens
 from sparkdl.ml.params import OutputParams
@@ -48,7 +49,7 @@ class TorchModel(OutputParams, Saveable, Model):
 
     Args:
         factory: makes the module.
-        weights: safetensors bytes; empty if the factory carries them, as a ``Program`` does.
+        weights: safetensors bytes, or a ``WeightsFile``; empty if the factory carries them, as a ``Program`` does.
         kind: the type of the module's output.
         precision: the precision of the training.
         history: as the attribute.
@@ -73,7 +74,7 @@ class TorchModel(OutputParams, Saveable, Model):
         self,
         *,
         factory: ModelFactory | nn.Module,
-        weights: bytes,
+        weights: Weights,
         kind: OutputKind = "estimator",
         precision: str = "fp32",
         history: list[dict[str, Any]] | None = None,
@@ -204,7 +205,7 @@ class TorchModel(OutputParams, Saveable, Model):
         """The trained module on the CPU, in evaluation mode."""
         return self._trained.module()
 
-    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+    def saved(self) -> tuple[dict[str, Weights], dict[str, Any]]:
         """The files of the architecture, and the JSON fields of the constructor."""
         trained, program = self._trained, partial(self._trained.program, self.getColumnSpecs())
         written, fields = save_architecture(trained.factory, trained.weights, self.module, program)

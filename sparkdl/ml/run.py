@@ -5,6 +5,7 @@ runDir/history.json     a row per epoch
 runDir/report.json      seconds, rows, bytes, skew
 runDir/events/          events of the workers and the driver, as JSON lines
 runDir/tb/              TensorBoard's event files, with that tracker
+runDir/weights-*.safetensors  weights of more than 256 MiB, which the fit's models need until they are saved
 runDir/checkpoints/     the trainer states, see ``sparkdl.checkpoint``; identity.json describes the Params they need
 """
 

@@ -20,6 +20,7 @@ from sparkdl.data.transforms import Collate, collated
 from sparkdl.data.validation import Array
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import unpack
+from sparkdl.io.weights_file import Weights, WeightsFile, assign
 from sparkdl.serving.batch_size import batch_rows, batches
 from sparkdl.serving.format.export import Signature
 from sparkdl.serving.model_cache import CPU, CachedModel
@@ -39,7 +40,7 @@ class Scorer:
     """
 
     factory: ModelFactory | nn.Module
-    weights: bytes
+    weights: Weights
     outputs: Outputs
     precision: str
     columns: Columns
@@ -106,11 +107,17 @@ def _copied(rows: Array, *, pinned: bool) -> Tensor:
     return copy
 
 
-def restored(factory: ModelFactory | nn.Module, weights: bytes, precision: str) -> nn.Module:
-    """Make a module with its weights, in evaluation mode; ``weights`` are empty if the factory carries them."""
+def restored(factory: ModelFactory | nn.Module, weights: Weights, precision: str) -> nn.Module:
+    """Make a module with its weights, in evaluation mode; ``weights`` are empty if the factory carries them.
+
+    The module's tensors are those of a mapped file, if the weights are one.
+    """
+    from_file = isinstance(weights, WeightsFile)
     with kept_random_state():
-        module = new_module(factory)
-    if weights:
+        module = new_module(factory, parameters=not from_file)
+    if isinstance(weights, WeightsFile):
+        assign(weights, module)
+    elif weights:
         unpack(weights, module)
     return Objective(lambda: module, nn.MSELoss(), precision=precision).build().eval()
 

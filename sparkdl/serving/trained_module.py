@@ -14,6 +14,7 @@ from sparkdl.data.columns import Columns, InputColumn, check_one_length, describ
 from sparkdl.data.transforms import AssembledInputs
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
+from sparkdl.io.weights_file import Weights
 from sparkdl.serving.format.architecture import load_architecture
 from sparkdl.serving.format.export import Program, Signature, examples, export
 from sparkdl.serving.format.saved_folder import SavedFolder
@@ -30,10 +31,10 @@ _FIELDS = ("kind", "precision", "output", "probabilities")
 
 @dataclass(frozen=True)
 class TrainedModule:
-    """A trained module. ``TorchModel`` describes the attributes; ``weights`` are safetensors bytes."""
+    """A trained module. ``TorchModel`` describes the attributes; ``weights`` are safetensors bytes, or a file."""
 
     factory: ModelFactory | nn.Module
-    weights: bytes = field(repr=False)
+    weights: Weights = field(repr=False)
     kind: OutputKind = "estimator"
     precision: str = "fp32"
     output: list[int] | None = None

@@ -41,6 +41,13 @@ class StateSaver(Protocol):
         """Wait for the last checkpoint."""
 
 
+class PartWriter(Protocol):
+    """Writes a worker's part of the weights, as ``sparkdl.io.weights_file.PartFolder`` does."""
+
+    def write(self, name: str, pieces: Sequence[memoryview]) -> bytes:
+        """Write a part from its pieces, and return what the driver needs to read it."""
+
+
 @dataclass(frozen=True)
 class TrainingSpec(CheckedFields):
     """Settings of a run, the same on every worker.
@@ -70,6 +77,7 @@ class TrainingSpec(CheckedFields):
             ``"always"`` or ``"never"``. Batches with ``collate`` or ``augment`` are made on the CPU.
         measured: whether workers report progress and phase times.
         result_limit: bytes that the driver accepts as a result, ``spark.driver.maxResultSize``; default: any number.
+        part_writer: writes a worker's part of weights of more than 256 MiB; default: the workers return it.
     """
 
     objective: Objective
@@ -93,6 +101,7 @@ class TrainingSpec(CheckedFields):
     cache_on_device: Annotated[str, one_of(CACHE_MODES)] = "auto"
     measured: bool = True
     result_limit: Count | None = None
+    part_writer: PartWriter | None = None
 
     def _check(self) -> None:
         check_callbacks(self.callbacks)
@@ -123,11 +132,14 @@ class TrainingResult:
     """Result of one worker.
 
     Attributes:
-        weights: this worker's part of the module's weights; ``merge_weights`` merges the parts of all workers.
+        weights: this worker's part of the module's weights, for ``sparkdl.io.merged_weights.merge_weights``, or what
+            ``part_writer`` returned for it.
         history: one row per epoch, the same on every worker.
         report: seconds, rows and bytes of this worker.
+        in_file: whether ``part_writer`` wrote the weights.
     """
 
     weights: bytes
     history: list[dict[str, Any]]
     report: dict[str, Any]
+    in_file: bool = False

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sparkdl.checkpoint.slices import Slices
 from sparkdl.cluster.group.world import World
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights import check_weights
+from sparkdl.io.weights import LARGE, Slices, check_result, check_weights, fits
 from sparkdl.telemetry.emit import record
 from sparkdl.training.callbacks.callback import CallbackRequests, called_on, load_states, states_of
 from sparkdl.training.callbacks.early_stopping import EarlyStopping, GangEarlyStopping
@@ -23,6 +22,7 @@ from sparkdl.training.objective.objective import length_arguments
 from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import TrainingResult, TrainingSpec
 from sparkdl.training.strategies import Sync
+from sparkdl.training.weight_slices import whole_bytes
 
 _FORMAT = 7  # version of the saved state
 # Entries of a place that may differ at an epoch's start, and their names in errors.
@@ -37,7 +37,6 @@ class TrainerState:
 
     def __init__(self, world: World, training: TrainingSpec, replica: Replica, sync: Sync, rows: BatchLoader) -> None:
         self.world, self.training, self.replica, self.sync, self.rows = world, training, replica, sync, rows
-        check_weights(replica.module, training.result_limit)
         self.group = world.group()
         self.history: list[dict[str, Any]] = []  # one row per epoch, the same on every worker
         self.report: dict[str, Any] = {"train_seconds": 0.0, "phases": {}}
@@ -47,6 +46,10 @@ class TrainerState:
         stopping = EarlyStopping(training.patience, training.min_delta, training.objective.mode)
         keep = training.keeps_best(validated=rows.validation is not None)
         self.stopping = GangEarlyStopping(replica, self.group, stopping, keep=keep)
+        check_weights(replica.module)
+        size, limit = whole_bytes(replica, self.stopping.slices), training.result_limit
+        self._in_files = training.part_writer is not None and (size > LARGE or not fits(size, limit))
+        check_result(replica.module, size, None if self._in_files else limit)
         # Copies, since another run of this process, such as another member of an ensemble, may have the same objects.
         self.callbacks = called_on(copy.deepcopy(list(training.callbacks)), world.rank)
         self.requests = CallbackRequests()  # of this worker's callbacks in the current epoch
@@ -97,8 +100,11 @@ class TrainerState:
         communication = {"bytes_per_step": self.sync.bytes_per_step, "host": self.world.host}
         best = {"best_epoch": self.stopping.epochs.best, "keeps_best": self.stopping.keep}
         self.report |= {**best, "stop_reason": self.stopping.reason}
-        weights = self.stopping.packed_weights()
-        return TrainingResult(weights, self.history, self.rows.report | self.report | communication)
+        pieces, writer = self.stopping.packed_weights(), self.training.part_writer if self._in_files else None
+        name = f"{self.world.attempt:04d}-{self.world.rank:05d}"
+        weights = b"".join(pieces) if writer is None else writer.write(name, pieces)
+        report = self.rows.report | self.report | communication
+        return TrainingResult(weights, self.history, report, in_file=writer is not None)
 
     def state(self) -> dict[str, Any]:
         """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.

@@ -6,17 +6,13 @@ others are empty. Rank 0 has the buffers and the modules' extra state as well.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import math
 from typing import Any
 
-from safetensors.torch import save
 from torch import Tensor
 
-from sparkdl.checkpoint.slices import SharedState, Slices, deal, owners
 from sparkdl.cluster.group.world import Group
-from sparkdl.io.serialization import pack_state, unpack_state
-from sparkdl.io.weights import Slice, entries
+from sparkdl.io.weights import Slice, Slices, entries, owners, pack_part
 from sparkdl.training.layouts import Replica
 
 _KEY = "weights of "  # before a parameter's name, whose slice of the layout may be another
@@ -25,8 +21,7 @@ _KEY = "weights of "  # before a parameter's name, whose slice of the layout may
 def weight_slices(replica: Replica, group: Group) -> Slices:
     """This worker's slice of each parameter, by the keys of ``copy_weights``; the same after each step."""
     parameters = _tensors(replica)[0]
-    whole = {name: value.nbytes for name, value in parameters.items() if name not in replica.slices}
-    owner = owners(whole, group.size)
+    owner = owners({name: value.nbytes for name, value in parameters.items() if name not in replica.slices}, group.size)
     slices: dict[str | int, Slice] = {}
     for name, value in parameters.items():
         slices[_KEY + name] = replica.slices.get(name) or Slice.whole(value.shape)
@@ -38,33 +33,25 @@ def weight_slices(replica: Replica, group: Group) -> Slices:
 def copy_weights(replica: Replica, slices: Slices, rank: int) -> dict[str, Any]:
     """Copies on the CPU: ``"slices"`` of parameters, and on rank 0 ``"others"`` and ``"aliases"``, else empty."""
     parameters, others, aliases = _tensors(replica)
-    own = {}
+    copies = {}
     for key, part in slices.items():
         value = parameters[str(key).removeprefix(_KEY)]
-        own[key] = _copied(value if tuple(value.shape) == part.sizes else value.new_empty(part.sizes))
-    first = {"others": {name: _copied(value) for name, value in others.items()}, "aliases": aliases}
-    return {"slices": own, **(first if rank == 0 else {"others": {}, "aliases": {}})}
+        copies[key] = _copied(value if tuple(value.shape) == part.sizes else value.new_empty(part.sizes))
+    others = {name: _copied(value) for name, value in others.items() if rank == 0}
+    return {"slices": copies, "others": others, "aliases": {} if rank else aliases}
 
 
-def pack_weights(weights: dict[str, Any], slices: Slices, group: Group) -> bytes:
-    """The bytes of ``copy_weights``, for ``merge_weights``."""
-    part, index = deal(weights["slices"], slices, group.rank, group.size)
-    return pack_state({"slices": part, "index": index, "others": weights["others"], "aliases": weights["aliases"]})
+def whole_bytes(replica: Replica, slices: Slices) -> int:
+    """Bytes of the whole model's weights."""
+    parameters, others, _ = _tensors(replica)
+    sizes = [math.prod(slices[_KEY + name].shape) * value.element_size() for name, value in parameters.items()]
+    return sum(sizes) + sum(value.nbytes for value in others.values())
 
 
-def merge_weights(parts: Sequence[bytes]) -> bytes:
-    """The weights as ``sparkdl.io.weights.pack`` packs them, from the bytes of all workers in rank order."""
-    state = SharedState({}, {})
-    others: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    for packed in parts:
-        part = unpack_state(packed, views=True)
-        state.add(part["slices"], part["index"])
-        others |= {name: value.clone() for name, value in part["others"].items()}
-        aliases |= part["aliases"]
-    state.check()
-    tensors = {name.removeprefix(_KEY): value for name, value in state.state.items()}
-    return save(tensors | others, {"aliases": json.dumps(aliases)})
+def pack_weights(weights: dict[str, Any], slices: Slices) -> list[memoryview]:
+    """The bytes of ``copy_weights``, as ``pack_part``."""
+    parameters = {str(key).removeprefix(_KEY): (slices[key], value) for key, value in weights["slices"].items()}
+    return pack_part(parameters, weights["others"], weights["aliases"])
 
 
 def _tensors(replica: Replica) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:

@@ -20,6 +20,7 @@ from sparkdl.cluster.local import LocalCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
+from sparkdl.io.merged_weights import merge_weights
 from sparkdl.io.weights import pack, read_state
 from sparkdl.serving.predictor import Predictor
 from sparkdl.serving.trained_module import TrainedModule
@@ -31,7 +32,6 @@ from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
 from sparkdl.training.strategies.local_sgd import LocalSGD
-from sparkdl.training.weight_slices import merge_weights
 
 pytestmark = [
     pytest.mark.gpu,

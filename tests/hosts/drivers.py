@@ -34,9 +34,9 @@ from sparkdl.data.shard import Shard
 from sparkdl.ensembles.bagging import Bagging
 from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput, Stopped, WorkerFailed
+from sparkdl.io.merged_weights import merge_weights
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.jvm import JVM_ERRORS
-from sparkdl.training.weight_slices import merge_weights
 from tests.chaos import runs
 from tests.contracts import work
 from tests.faults import Fault, rounds

@@ -40,14 +40,14 @@ OWN = """
     FeatureStage Fingerprint FinishedReduce FitResult FitSpec FittedMembers Folder Gpus ImputerModel IndependentTask
     IndexToString InitialPrediction InspectShard LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining
     LossMetrics Manifest MapTask MaskedFactory Member member.Plan MemberResult MemberStore MemberWork
-    MetaFeatureAssembler MinMaxScalerModel MLflowDestination MultilabelMetrics Normalizer OneExchange OneHotEncoderModel
-    OutputColumns Outputs PackedData PackTask PickledTask PipelineRun Predictor Program Ragged Reader ReadRows
-    ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer Rule Run RunData RunName Samme
-    SavedFolder SavedInstance SavedStage SaveStatus Scorer SearchPoint ServedModel Shard ShardClients ShardedData
-    ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel StepChunk StringIndexerModel Table TableCell
-    TaggedJobs Target TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary
-    Transforms Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart WeightsByClass WorkerAddress
-    WorkerResult WorkerTask
+    MetaFeatureAssembler MinMaxScalerModel MLflowDestination MultilabelMetrics Normalizer OneExchange
+    OneHotEncoderModel OutputColumns Outputs PackedData PackTask PartFolder PickledTask PipelineRun Predictor Program
+    Ragged Reader ReadRows ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer Rule
+    Run RunData RunName Samme SavedFolder SavedInstance SavedStage SaveStatus Scorer SearchPoint ServedModel Shard
+    ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel StepChunk StoredTensor
+    StringIndexerModel Table TableCell TaggedJobs Target TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule
+    TrainingResult TrainingSummary Transforms Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart
+    WeightsByClass WeightsFile WorkerAddress WorkerResult WorkerTask
 """
 SAMPLES: dict[str, Any] = {"evaluator": Evaluator.__new__(RegressionEvaluator), "traffic": Traffic(), "data": Data("x")}
 SAMPLES |= {"model": partial(nn.Linear, 1, 1), "loss": nn.MSELoss(), "unit": "steps", "size": "sqrt", "path": "x"}

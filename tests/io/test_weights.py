@@ -10,7 +10,7 @@ from safetensors.torch import save
 from torch import nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights import Slice, check_weights, pack, read_state, unpack
+from sparkdl.io.weights import Slice, check_result, check_weights, pack, read_state, unpack
 
 
 class Tied(nn.Module):
@@ -123,12 +123,18 @@ def test_extra_state_comes_back(extra):
         (lambda: nn.Sequential(Unloadable()), "0 is a Unloadable, which has get_extra_state; expected set_extra_state"),
         (lambda: with_buffer(torch.eye(2).to_sparse()), "buffer is a torch.sparse_coo tensor"),
         (lambda: with_buffer(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8)), "buffer is .* of quint8"),
-        (lambda: nn.Linear(500, 500), "the weights of Linear have 1.002 MB, .* of 1 MB; .* spark.driver.maxResultSize"),
     ],
 )
 def test_weights_that_cannot_be_returned_are_found_at_once(make, message):
     with pytest.raises(InvalidInput, match=message):
-        check_weights(make(), limit=1_000_000)
+        check_weights(make())
+
+
+def test_weights_above_the_driver_s_limit_raise():
+    check_result(nn.Linear(1, 1), 900_000, 1_000_000)
+    check_result(nn.Linear(1, 1), 900_001, None)
+    with pytest.raises(InvalidInput, match=r"the weights of Linear have 0.900001 MB, .* of 1 MB. Set runDir, so"):
+        check_result(nn.Linear(1, 1), 900_001, 1_000_000)
 
 
 def aliased(aliases):

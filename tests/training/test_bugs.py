@@ -19,6 +19,7 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.io.merged_weights import merge_weights
 from sparkdl.io.weights import unpack
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
@@ -29,7 +30,6 @@ from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.reducers.exact import Exact
 from sparkdl.training.strategies.reducers.topk import TopK
-from sparkdl.training.weight_slices import merge_weights
 from tests.contracts import work
 
 ROWS = 12

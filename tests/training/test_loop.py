@@ -57,7 +57,7 @@ def test_weights_history_and_events_of_two_workers(pair):
     trained = pair.gang(Training(OBJECTIVE, 16, epochs=2), numbers(), COLUMNS, listener=events.append)
     kept = [unpack_state(worker.weights) for worker in trained]
     assert all(worker["others"].keys() == set() for worker in kept[1:])
-    sizes = [sum(tensor.numel() for tensor in worker["slices"].values()) for worker in kept]
+    sizes = [sum(tensor.numel() for tensor in worker["parameters"].values()) for worker in kept]
     assert sum(sizes) == sum(parameter.numel() for parameter in work.Net().parameters())
     assert all(sizes)
     first, module = trained[0], loaded(trained, work.Net())
@@ -228,7 +228,7 @@ class Unloadable(work.Net):
     ("changes", "message"),
     [
         ({"objective": replace(OBJECTIVE, model=Unloadable)}, "Unloadable, which has get_extra_state; expected set_"),
-        ({"result_limit": 100}, "the driver accepts results of 0.0001 MB; .* spark.driver.maxResultSize"),
+        ({"result_limit": 100}, "the driver accepts results of 0.0001 MB. Set runDir, .* spark.driver.maxResultSize"),
         ({"callbacks": [SimpleNamespace(on_step=print, state_dict=lambda: {"file": open})]}, r"\.file is of type bu"),
     ],
 )

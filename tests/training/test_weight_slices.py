@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl.io.merged_weights import merge_files, merge_weights
 from sparkdl.io.serialization import unpack_state
 from sparkdl.io.weights import Slice, pack
+from sparkdl.io.weights_file import PartFolder, WeightsFile
 from sparkdl.training.layouts.replicated import ReplicatedReplica
 from sparkdl.training.objective.objective import Objective
-from sparkdl.training.weight_slices import copy_weights, merge_weights, pack_weights, weight_slices
+from sparkdl.training.weight_slices import copy_weights, pack_weights, weight_slices
 
 
 class Everything(nn.Module):
@@ -37,15 +40,26 @@ class Everything(nn.Module):
 def part(replica: ReplicatedReplica, rank: int, size: int) -> bytes:
     group: Any = SimpleNamespace(rank=rank, size=size)
     slices = weight_slices(replica, group)
-    return pack_weights(copy_weights(replica, slices, rank), slices, group)
+    return b"".join(pack_weights(copy_weights(replica, slices, rank), slices))
+
+
+def merged(parts: list[bytes], folder: Path) -> tuple[bytes, WeightsFile]:
+    """The parts merged in memory, and from files, twice."""
+    writer = PartFolder(str(folder / "parts"))
+    files = [writer.part(writer.write(f"{number}", [packed])) for number, packed in enumerate(parts)]
+    file, again = (merge_files(files, str(folder / "run")) for _ in range(2))
+    assert file == again == WeightsFile.of(file.uri)
+    return merge_weights(parts), file
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 12])
-def test_parts_of_workers_merge_to_the_bytes_of_pack(size: int) -> None:
+def test_parts_of_workers_merge_to_the_bytes_of_pack(size: int, tmp_path: Path) -> None:
     module = Everything()
-    packed = [part(ReplicatedReplica(Objective(module, nn.MSELoss()), module), rank, size) for rank in range(size)]
-    assert merge_weights(packed) == pack(module)
-    values = [sum(tensor.numel() for tensor in unpack_state(one)["slices"].values()) for one in packed]
+    replica = ReplicatedReplica(Objective(module, nn.MSELoss()), module)
+    packed = [part(replica, rank, size) for rank in range(size)]
+    weights, file = merged(packed, tmp_path)
+    assert weights == file.read() == pack(module)
+    values = [sum(tensor.numel() for tensor in unpack_state(one)["parameters"].values()) for one in packed]
     scalar, parameters = 1, sum(parameter.numel() for parameter in module.parameters())
     assert sum(values) == parameters + scalar * (size - 1)  # which has no empty slice
 
@@ -61,7 +75,8 @@ class Rows(ReplicatedReplica):
         module.get_submodule("score").weight = module.get_submodule("embed").weight
 
 
-def test_slices_of_a_layout_merge_as_well() -> None:
+def test_slices_of_a_layout_merge_as_well(tmp_path: Path) -> None:
     module = Everything()
     whole, expected = module.embed.weight.detach().clone(), pack(module)
-    assert merge_weights([part(Rows(module, whole, rank), rank, 2) for rank in range(2)]) == expected
+    weights, file = merged([part(Rows(module, whole, rank), rank, 2) for rank in range(2)], tmp_path)
+    assert weights == file.read() == expected

@@ -24,6 +24,7 @@ from torch.func import functional_call, stack_module_state
 
 from sparkdl.ensembles.combine.rules import Combining, stack_outputs
 from sparkdl.errors import InvalidInput
+from sparkdl.io.weights_file import Weights
 from sparkdl.serving.format.param_values import same
 from sparkdl.serving.scorer import restored
 from sparkdl.training.objective.module_factory import ModelFactory
@@ -37,7 +38,7 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 class VmapFactory:
     """Factory of the module of all members, for ``Scorer``; it has each member's factory and safetensors bytes."""
 
-    members: tuple[tuple[ModelFactory | nn.Module, bytes], ...]
+    members: tuple[tuple[ModelFactory | nn.Module, Weights], ...]
     combining: Combining
     precision: str
 

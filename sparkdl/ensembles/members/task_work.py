@@ -15,9 +15,9 @@ from sparkdl.data.shard import Shard, numbers
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.resampling.bootstrap import Draw
 from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.io.merged_weights import merge_weights
 from sparkdl.telemetry.emit import record
 from sparkdl.training.loop import Training
-from sparkdl.training.weight_slices import merge_weights
 
 POLL_SECONDS = 1.0
 """Seconds between two attempts to store a member."""

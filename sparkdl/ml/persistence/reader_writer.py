@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickling import ship, unpickled
+from sparkdl.io.weights_file import Weights, WeightsFile
 from sparkdl.ml.persistence.nested_params import within
 from sparkdl.serving.format.factory import MODULES, NO_TRUST, Trust
 from sparkdl.serving.format.param_values import NotDescribable, allowed_types, is_plain
@@ -54,7 +55,7 @@ class Saveable(Params, MLReadable[Any], MLWritable):
         """Pickle functions and classes of a notebook or of a function by value; raises ``InvalidInput`` as ``ship``."""
         return _revived, (type(self), ship(super().__reduce_ex__(2)[2], "pickled"))
 
-    def saved(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+    def saved(self) -> tuple[dict[str, Weights], dict[str, Any]]:
         """The files beside the metadata, and the JSON values in it."""
         return {}, {name: getattr(self, name) for name in self.saved_fields}
 
@@ -262,7 +263,8 @@ class Writer(MLWriter):
             written[OBJECTS] = ship(pickled, "pickled, and so not saved")
         fields = {"format": FORMAT, **fields, "objects": named, "pickled": sorted(pickled)}
         for name, data in written.items():
-            files.write(f"{root}/{name}", data)
+            pieces = data.copied() if isinstance(data, WeightsFile) else [data]
+            files.Folder.of(root).write_stream(name, pieces)
         return plain, {"sparkdl": json.loads(json.dumps(fields))}
 
 

@@ -16,7 +16,8 @@ from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship, unpickled
-from sparkdl.io.weights import pack, read_state
+from sparkdl.io.weights import pack
+from sparkdl.io.weights_file import Weights, read_weights
 from sparkdl.serving.format.export import Program
 from sparkdl.serving.format.param_values import NotDescribable, allowed_types
 from sparkdl.serving.format.saved_folder import TRUST, SavedFolder
@@ -27,8 +28,8 @@ _PICKLE = "model.pkl"
 
 
 def save_architecture(
-    factory: Any, weights: bytes, module: Callable[[], nn.Module], program: Callable[[], bytes]
-) -> tuple[dict[str, bytes], dict[str, Any]]:
+    factory: Any, weights: Weights, module: Callable[[], nn.Module], program: Callable[[], bytes]
+) -> tuple[dict[str, Weights], dict[str, Any]]:
     """Make the files of an architecture with its weights, and its fields for the metadata.
 
     ``weights`` are empty if the factory carries them. ``program`` makes the bytes of a torch.export program, or raises.
@@ -42,7 +43,8 @@ def save_architecture(
         return {_PROGRAM: program()}, {"architecture": "program"}
     except InvalidInput as error:
         reason = error.message
-    pickled = {_PICKLE: ship(factory, "pickled, and so not saved"), _WEIGHTS: weights or pack(module())}
+    pickled: dict[str, Weights] = {_PICKLE: ship(factory, "pickled, and so not saved")}
+    pickled[_WEIGHTS] = weights or pack(module())
     warnings.warn(
         f"the model's architecture is saved as a pickle, which loads only with trust=True: {reason} To save it by "
         "name, use a factory that can be imported.",
@@ -51,7 +53,7 @@ def save_architecture(
     return pickled, {"architecture": "pickle"}
 
 
-def load_architecture(saved: SavedFolder) -> tuple[Any, bytes]:
+def load_architecture(saved: SavedFolder) -> tuple[Any, Weights]:
     """Load factory and weights; raises ``InvalidInput`` if they are damaged, not trusted or not importable."""
     architecture, path = saved.fields["architecture"], saved.path
     if architecture == "program":
@@ -62,9 +64,9 @@ def load_architecture(saved: SavedFolder) -> tuple[Any, bytes]:
             how = f" Or set the session's {TRUST} to true." if "can run code" in error.message else ""
             raise InvalidInput(f"{path}: {error.message}{how}") from error
         return program, b""
-    weights = saved.file(_WEIGHTS)
+    weights = saved.weights(_WEIGHTS)
     try:
-        read_state(weights)
+        read_weights(weights)
     except InvalidInput as error:
         raise InvalidInput(f"{path} is damaged: {error.message}") from error
     if architecture == "factory":

@@ -12,6 +12,8 @@ from typing import Any
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickling import unpickled
+from sparkdl.io.weights import LARGE
+from sparkdl.io.weights_file import Weights, WeightsFile
 from sparkdl.serving.format.factory import Trust
 from sparkdl.serving.format.param_values import allowed_types
 
@@ -42,6 +44,15 @@ class SavedFolder:
         """The bytes of the file ``name`` beside the metadata."""
         try:
             return files.read(files.join(self.root, name))
+        except OSError as error:
+            raise InvalidInput(f"{self.path} is damaged: {name} cannot be read: {error}") from error
+
+    def weights(self, name: str) -> Weights:
+        """The weights in the file ``name``: large ones are a file, which the model then needs."""
+        uri = files.join(self.root, name)
+        try:
+            large = files.size(uri) > LARGE
+            return WeightsFile.of(uri) if large else files.read(uri)
         except OSError as error:
             raise InvalidInput(f"{self.path} is damaged: {name} cannot be read: {error}") from error
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl.checkpoint.slices import Slices
 from sparkdl.cluster.group.world import Group
+from sparkdl.io.weights import Slices
 from sparkdl.training.layouts import Replica
 from sparkdl.training.objective.monitored_value import Mode
 from sparkdl.training.weight_slices import copy_weights, pack_weights, weight_slices
@@ -62,11 +62,7 @@ class EarlyStopping:
 class GangEarlyStopping:
     """Early stopping of a gang's epochs; each worker keeps its slices of the best epoch's weights.
 
-    Args:
-        replica: this worker's.
-        group: of the workers.
-        epochs: compares the epochs.
-        keep: whether the result is the best epoch's weights; if not, the last weights.
+    ``epochs`` compares them. The result is the best epoch's weights if ``keep``, else the last weights.
     """
 
     def __init__(self, replica: Replica, group: Group, epochs: EarlyStopping, *, keep: bool) -> None:
@@ -87,9 +83,9 @@ class GangEarlyStopping:
         if self.epochs.after(epoch, value, self._weights if self.keep else None):
             self.reason = f"no better value for patience={self.epochs.patience}"
 
-    def packed_weights(self) -> bytes:
-        """This worker's part of the best epoch's weights, else of the present ones, for ``merge_weights``."""
-        return pack_weights(self.epochs.weights or self._weights(), self.slices, self._group)
+    def packed_weights(self) -> list[memoryview]:
+        """This worker's part of the best epoch's weights, else of the present ones; as ``pack_weights``."""
+        return pack_weights(self.epochs.weights or self._weights(), self.slices)
 
     def _weights(self) -> dict[str, Any]:
         return copy_weights(self._replica, self.slices, self._group.rank)
@@ -107,5 +103,5 @@ class GangEarlyStopping:
         self.reason, weights = state["reason"], state["weights"]
         if weights is not None:
             # In a larger gang a new rank resumes from the state of rank 0.
-            others = ({}, {}) if self._group.rank else (weights["others"], weights["aliases"])
-            self.epochs.weights = {"slices": state["shared"], "others": others[0], "aliases": others[1]}
+            first = {name: {} if self._group.rank else weights[name] for name in ("others", "aliases")}
+            self.epochs.weights = {"slices": state["shared"], **first}

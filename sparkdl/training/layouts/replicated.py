@@ -161,11 +161,8 @@ class ReplicatedReplica:
         # torch would load some mismatches silently.
         current = _tensors(self.module.state_dict(), state["module"])
         named = dict(self.module.named_parameters())
-        problems = [
-            *current,
-            *_kinds(self.optimizer, self.scheduler, state),
-            *differences(self.optimizer, named, state["optimizer"]),
-        ]
+        kinds = _kinds(self.optimizer, self.scheduler, state)
+        problems = [*current, *kinds, *differences(self.optimizer, named, state["optimizer"])]
         if problems:
             more = f"; and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
             raise InvalidInput(

@@ -37,7 +37,7 @@ def new_module(factory: ModelFactory | nn.Module, *, parameters: bool = True) ->
     if parameters:
         return _checked(copy.deepcopy(factory) if isinstance(factory, nn.Module) else factory())
     if isinstance(factory, nn.Module):
-        return _copy_without_parameters(factory)
+        return copy.deepcopy(factory, {id(value): _on_meta(value) for value in factory.parameters()})
     try:
         with without_parameters():
             module = _checked(factory())
@@ -53,10 +53,15 @@ def new_module(factory: ModelFactory | nn.Module, *, parameters: bool = True) ->
 @contextmanager
 def without_parameters() -> Iterator[None]:
     """In the block, a parameter moves to the device ``meta`` when a module of this thread registers it."""
-    thread, known = threading.get_ident(), _MetaParameters()
+    thread = threading.get_ident()
+    known: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}  # so that tied parameters stay tied
 
     def register(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
-        return known.of(parameter) if threading.get_ident() == thread else None
+        if parameter.is_meta or threading.get_ident() != thread:
+            return None
+        if id(parameter) not in known or known[id(parameter)][0]() is not parameter:  # it may be freed meanwhile
+            known[id(parameter)] = weakref.ref(parameter), _on_meta(parameter)
+        return known[id(parameter)][1]
 
     handle = register_module_parameter_registration_hook(register)  # type: ignore[arg-type]
     try:
@@ -66,26 +71,6 @@ def without_parameters() -> Iterator[None]:
             yield
     finally:
         handle.remove()
-
-
-class _MetaParameters:
-    """The parameters on ``meta`` of parameters that may be freed meanwhile; tied ones get the same."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}
-
-    def of(self, parameter: nn.Parameter) -> nn.Parameter:
-        if parameter.is_meta:
-            return parameter
-        reference, meta = self._known.get(id(parameter), (None, None))
-        if meta is None or reference is None or reference() is not parameter:
-            meta = _on_meta(parameter)
-            self._known[id(parameter)] = weakref.ref(parameter), meta
-        return meta
-
-
-def _copy_without_parameters(module: nn.Module) -> nn.Module:
-    return copy.deepcopy(module, {id(value): _on_meta(value) for value in module.parameters()})
 
 
 def _on_meta(parameter: nn.Parameter) -> nn.Parameter:

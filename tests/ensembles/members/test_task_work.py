@@ -17,12 +17,13 @@ from sparkdl.ensembles.members.member import FittedMembers, Member, Plan
 from sparkdl.ensembles.members.task_work import MemberWork
 from sparkdl.ensembles.resampling.bootstrap import AllRows
 from sparkdl.io.pickling import ship
+from sparkdl.io.weights import pack_part
 
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y", "int64"), row_id=InputColumn("id", "int64"))
 
 
 def world_of(world: Any, shard: Any) -> Any:
-    return SimpleNamespace(weights=b"-", history=[], report={"world": (world.size, world.device)})
+    return SimpleNamespace(weights=b"".join(pack_part({}, {}, {})), history=[], report={"world": (world.size, world.device)})
 
 
 def test_a_member_trains_on_the_device_of_its_task():

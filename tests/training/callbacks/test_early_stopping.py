@@ -18,6 +18,7 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
+from sparkdl.io.merged_weights import merge_weights
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import unpack
 from sparkdl.training.callbacks.early_stopping import EarlyStopping, GangEarlyStopping
@@ -25,7 +26,6 @@ from sparkdl.training.layouts.replicated import ReplicatedReplica
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.monitored_value import MODES, check_monitor, mode_of, monitored
 from sparkdl.training.objective.objective import Objective
-from sparkdl.training.weight_slices import merge_weights
 
 COLUMNS = Columns((InputColumn("x"),), InputColumn("y", "float32"), validation=InputColumn("held", "bool"))
 
@@ -72,7 +72,7 @@ def test_best_epoch_and_end(losses, patience, stops, best, restored):
         epoch = None
     assert (epoch, stopping.finished, stopping.epochs.best) == (stops, stops is not None, best)
     kept = line()
-    unpack(merge_weights([stopping.packed_weights()]), kept)
+    unpack(merge_weights([b"".join(stopping.packed_weights())]), kept)
     assert kept.bias.item() == (best or module.bias.item())
 
 

@@ -1,0 +1,261 @@
+"""Weights in one ordinary safetensors file: written from pieces, copied to a host once, and mapped.
+
+A file holds the bytes that ``sparkdl.io.weights.pack`` makes. Nobody overwrites it. Processes map a copy on their own
+disk, privately: their pages are shared until a process writes to one, and whatever happens to the original happens to
+no process that has mapped the copy.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import shutil
+import struct
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io.files import Buffer, Folder, join
+from sparkdl.io.redaction import public
+from sparkdl.io.serialization import NATIVE
+from sparkdl.io.weights import load_into, read_state, state_of
+
+CHUNK = 64 << 20
+"""Bytes that are read at a time."""
+_ALIGNMENT = 64
+# In this order, from the last, the library writes tensors; of one dtype by name.
+_ORDER = ("BOOL", "U8", "I8", "I16", "F16", "BF16", "I32", "F32", "F64", "I64")
+_DTYPES = {name: dtype for dtype, name in NATIVE.items()}
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """A safetensors file of weights.
+
+    Attributes:
+        uri: a local path or a ``pyarrow.fs`` URI; hidden in ``repr``, since a URI may hold credentials.
+        size: bytes.
+        sha256: of the bytes, in hexadecimal.
+    """
+
+    uri: str = field(repr=False)
+    size: int
+    sha256: str
+
+    @staticmethod
+    def of(uri: str) -> WeightsFile:
+        """A file that exists; reads it once to hash it. Raises OSError as opening it does."""
+        with Folder.of(uri).open("") as stream:
+            hashed, size = hashlib.sha256(), 0
+            while piece := stream.read(CHUNK):
+                hashed.update(piece)
+                size += len(piece)
+        return WeightsFile(uri, size, hashed.hexdigest())
+
+    @staticmethod
+    def write(uri: str, pieces: Iterable[Buffer]) -> WeightsFile:
+        """Write a file from its pieces, and hash them meanwhile."""
+        hashed, size = hashlib.sha256(), 0
+
+        def counted() -> Iterator[Buffer]:
+            nonlocal size
+            for piece in pieces:
+                hashed.update(piece)
+                size += len(piece)
+                yield piece
+
+        Folder.of(uri).write_stream("", counted())
+        return WeightsFile(uri, size, hashed.hexdigest())
+
+    def copied(self) -> Iterator[bytes]:
+        """The bytes in pieces; raises InvalidInput as ``opened`` does."""
+        with self.opened() as read:
+            while piece := read(CHUNK):
+                yield piece
+
+    @contextmanager
+    def opened(self) -> Iterator[Callable[[int], bytes]]:
+        """A function in the block that reads up to so many bytes.
+
+        Raises:
+            InvalidInput: the file is gone; or at the end, it has other bytes than it had.
+        """
+        hashed, size = hashlib.sha256(), 0
+
+        def read(count: int) -> bytes:
+            nonlocal size
+            piece = bytes(stream.read(count))
+            hashed.update(piece)
+            size += len(piece)
+            return piece
+
+        try:
+            stream = Folder.of(self.uri).open("")
+        except FileNotFoundError as error:
+            raise InvalidInput(
+                f"the weights in {public(self.uri)} are gone; expected the file until no model needs it. Save a model "
+                "before you delete the runDir that trained it."
+            ) from error
+        damage: Exception | None = None
+        with stream:
+            try:
+                yield read
+            except (ValueError, struct.error) as error:  # a header that the block could not read
+                damage = error
+                while read(CHUNK):
+                    continue
+        if (size, hashed.hexdigest()) != (self.size, self.sha256):
+            raise InvalidInput(
+                f"the weights in {public(self.uri)} have changed since the model was made; expected {self.size} bytes "
+                f"with the SHA-256 {self.sha256}. Save a model to have a copy of its weights."
+            ) from damage
+        if damage is not None:
+            raise damage
+
+    def local_copy(self, folder: str | None = None) -> WeightsFile:
+        """A copy in a folder of this host, by default one that ends with the process; made once. Itself, if it is one.
+
+        Raises:
+            InvalidInput: as ``copied``.
+        """
+        if Path(self.uri).name == self._copy_name:
+            return self
+        path = Path(folder or _process_folder(), self._copy_name)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+            try:
+                with self.opened() as read, beside.open("wb") as file:
+                    file.writelines(_aligned(read))
+                beside.rename(path)
+            finally:
+                beside.unlink(missing_ok=True)
+        return replace(self, uri=str(path))
+
+    @property
+    def _copy_name(self) -> str:
+        return f"sparkdl-weights-{self.sha256}.safetensors"
+
+    def read(self) -> bytes:
+        """The bytes; raises InvalidInput as ``copied`` does."""
+        return b"".join(self.copied())
+
+
+Weights = bytes | WeightsFile
+"""The bytes of ``sparkdl.io.weights.pack``, or a file with such bytes."""
+
+
+def read_weights(weights: Weights) -> dict[str, Any]:
+    """Read the ``state_dict``, sorted by name; tensors of a file are mapped. Raises InvalidInput if it is damaged."""
+    if isinstance(weights, bytes):
+        return read_state(weights)
+    try:
+        return state_of(*_mapped(weights.local_copy()))
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"the saved weights cannot be read: {error}") from error
+
+
+def assign(weights: WeightsFile, module: nn.Module) -> None:
+    """Let a module's parameters and buffers be the mapped tensors of a file; tied parameters stay tied.
+
+    Raises InvalidInput if the file is damaged or of another architecture.
+    """
+    tied = [(part, name, value) for part in module.modules() for name, value in part._parameters.items()]
+    load_into(module, read_weights(weights), assign=True)
+    known: dict[int, nn.Parameter | None] = {}
+    for part, name, value in tied:
+        part._parameters[name] = known.setdefault(id(value), part._parameters[name])
+
+
+@dataclass(frozen=True)
+class PartFolder:
+    """Writes workers' parts of large weights into a folder.
+
+    Attributes:
+        uri: of the folder, which all workers and the driver see; hidden in ``repr``.
+    """
+
+    uri: str = field(repr=False)
+
+    def write(self, name: str, pieces: Sequence[Buffer]) -> bytes:
+        """Write a part, and return what ``part`` reads."""
+        return json.dumps(asdict(WeightsFile.write(join(self.uri, name), pieces))).encode()
+
+    def part(self, written: bytes) -> WeightsFile:
+        """The file of a part."""
+        return WeightsFile(**json.loads(written))
+
+
+def _aligned(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The bytes with each tensor at a multiple of 64, as torch aligns its own memory, so that products round alike."""
+    (length,) = struct.unpack("<Q", read(8))
+    header, end = json.loads(read(length)), 0
+    entries = sorted((entry for key, entry in header.items() if key != "__metadata__"), key=_begin)
+    sizes = [entry["data_offsets"][1] - entry["data_offsets"][0] for entry in entries]
+    for entry, size in zip(entries, sizes, strict=True):
+        entry["data_offsets"] = [end, end + size]
+        end += size + -size % _ALIGNMENT
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + 8) % _ALIGNMENT)
+    yield struct.pack("<Q", len(text)) + text
+    for size in sizes:
+        for begin in range(0, size, CHUNK):
+            yield read(min(CHUNK, size - begin))
+        yield bytes(-size % _ALIGNMENT)
+    read(1)  # no byte of a file that is longer is missed
+
+
+def _begin(entry: Mapping[str, Any]) -> int:
+    return int(entry["data_offsets"][0])
+
+
+def _mapped(copy: WeightsFile) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a local copy, mapped privately, and its metadata; raises what a damaged file raises."""
+    path = Path(copy.uri)
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+    about, tensors = dict(header.pop("__metadata__", {})), {}
+    storage = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=path.stat().st_size)
+    for name, entry in header.items():
+        dtype, (first, _) = _DTYPES[entry["dtype"]], entry["data_offsets"]
+        begin, tensor = (8 + length + first) // dtype.itemsize, torch.empty(0, dtype=dtype)
+        tensors[name] = tensor.set_(storage, begin, torch.Size(entry["shape"]))  # type: ignore[call-overload]
+    return tensors, about
+
+
+def layout_of(
+    tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> tuple[bytes, list[str]]:
+    """The header of a safetensors file with these tensors, and the order of their bytes after it."""
+    names = sorted(tensors)
+    names.sort(key=lambda name: -_ORDER.index(NATIVE[tensors[name][0]]))
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name in names:
+        dtype, shape = tensors[name]
+        begin, end = end, end + torch.Size(shape).numel() * dtype.itemsize
+        header[name] = {"dtype": NATIVE[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text, names
+
+
+@cache
+def _process_folder() -> str:
+    folder, process = tempfile.mkdtemp(prefix="sparkdl-weights-"), os.getpid()
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == process else None)
+    return folder

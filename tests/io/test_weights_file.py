@@ -1,0 +1,92 @@
+"""Weights in files are ordinary safetensors files, which processes copy once and map privately."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save
+from torch import nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io.serialization import NATIVE
+from sparkdl.io.weights import pack, unpack
+from sparkdl.io.weights_file import WeightsFile, assign, layout_of, read_weights
+from sparkdl.training.objective.module_factory import new_module
+
+
+class Tied(nn.Module):
+    """Tied weights, buffers of both kinds, and a forward pass that writes to a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.score = nn.Embedding(50, 8), nn.Linear(8, 50, bias=False)
+        self.score.weight = self.embed.weight
+        self.norm = nn.BatchNorm1d(8)
+        self.register_buffer("steps", torch.ones(3), persistent=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.norm.bias.add_(1.0)
+        return self.score(self.norm(self.embed(ids)))
+
+
+def stored(folder: Path, module: nn.Module) -> WeightsFile:
+    return WeightsFile.write(str(folder / "weights.safetensors"), [pack(module)])
+
+
+def test_header_is_that_of_the_library() -> None:
+    named = [(f"{prefix} \u00e9 {name}", dtype) for prefix in "ab" for dtype, name in NATIVE.items()]
+    tensors = {name: torch.ones(3, 2).to(dtype) for name, dtype in named}
+    tensors |= {"empty": torch.zeros(0, 3), "scalar": torch.tensor(1.0)}
+    header, names = layout_of({key: (one.dtype, tuple(one.shape)) for key, one in tensors.items()}, {"aliases": "{}"})
+    expected = save(tensors, {"aliases": "{}"})
+    assert expected.startswith(header)
+    assert [*json.loads(header[8:])] == ["__metadata__", *names]
+
+
+def test_mapped_module_scores_like_one_with_bytes(tmp_path: Path) -> None:
+    trained, ids = Tied(), torch.arange(50)
+    file = stored(tmp_path, trained)
+    assert load_file(file.uri).keys() == read_weights(file).keys() - {"score.weight"}
+    assert {"weights.safetensors"} == {path.name for path in tmp_path.iterdir()}
+    mapped, copied = new_module(Tied, parameters=False), Tied()
+    assign(file, mapped)
+    unpack(file.read(), copied)
+    assert mapped.score.weight is mapped.embed.weight
+    assert all(value.data_ptr() % 64 == 0 for value in mapped.state_dict().values())
+    assert mapped.steps.tolist() == [1.0] * 3
+    for module in (mapped, copied):  # the second call sees what the first one wrote
+        expected = Tied()
+        unpack(pack(trained), expected)
+        for _ in range(2):
+            assert torch.equal(module.eval()(ids), expected.eval()(ids))
+    assert file.read() == pack(trained)
+
+
+def test_original_may_be_overwritten_and_truncated_while_a_copy_is_mapped(tmp_path: Path) -> None:
+    trained, mapped = Tied(), new_module(Tied, parameters=False)
+    file = stored(tmp_path, trained)
+    copy = file.local_copy(str(tmp_path / "executor"))
+    assign(copy, mapped)
+    Path(file.uri).write_bytes(b"\0" * file.size)
+    Path(file.uri).write_bytes(b"")
+    assert torch.equal(mapped.embed.weight, trained.embed.weight)
+    assert file.local_copy(str(tmp_path / "executor")) == copy == copy.local_copy()
+    with pytest.raises(InvalidInput, match=r"weights.safetensors have changed since the model was made; expected"):
+        file.local_copy(str(tmp_path / "another"))
+    Path(file.uri).unlink()
+    with pytest.raises(InvalidInput, match=r"weights.safetensors are gone; .* Save a model before you delete"):
+        file.read()
+    assert [path.name for path in (tmp_path / "another").iterdir()] == []
+
+
+def test_damaged_file_raises(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(b"no weights")
+    with pytest.raises(InvalidInput, match="the saved weights cannot be read"):
+        read_weights(WeightsFile.of(str(path)))
+    with pytest.raises(InvalidInput, match="the saved weights do not fit Linear"):
+        assign(stored(tmp_path, Tied()), nn.Linear(1, 1))
