@@ -23,7 +23,8 @@ COLUMNS = Columns((InputColumn("x"),), InputColumn("y", "int64"), row_id=InputCo
 
 
 def world_of(world: Any, shard: Any) -> Any:
-    return SimpleNamespace(weights=b"".join(pack_part({}, {}, {})), history=[], report={"world": (world.size, world.device)})
+    weights = b"".join(pack_part({}, {}, {}))
+    return SimpleNamespace(weights=weights, history=[], report={"world": (world.size, world.device)})
 
 
 def test_a_member_trains_on_the_device_of_its_task():
