@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparkdl.checkpoint.async_saver import copied
 from sparkdl.errors import CheckpointDamaged
 from sparkdl.io.weights import Slice, Slices, owners
 
@@ -32,14 +33,14 @@ def deal(shared: Mapping[Any, Any], slices: Slices, rank: int, size: int) -> tup
     """This worker's part of the shared state, and its index.
 
     Whole tensors are dealt by size, the largest first, to the worker with the fewest bytes; rank 0 gets what is no
-    tensor.
+    tensor, and tensors without values.
     """
     tensors = dict(_tensors(shared, ()))
     parts = {path: part for path, tensor in tensors.items() if (part := _slice_of(path, tensor, slices)) is not None}
-    owner = owners({path: tensor.nbytes for path, tensor in tensors.items() if path not in parts}, size)
+    owner = owners({path: one.nbytes for path, one in tensors.items() if path not in parts and one.numel()}, size)
     index = []
     for path, tensor in tensors.items():
-        if owner.setdefault(path, rank) == rank:
+        if owner.setdefault(path, rank if path in parts else 0) == rank:
             part = parts.get(path) or Slice.whole(tensor.shape)
             index.append({"path": list(path), **part.entry()})
     return _select(shared, (), owner, rank), index
@@ -86,9 +87,9 @@ class SharedState:
             if isinstance(value, Mapping):
                 self._merge(value, below, state.setdefault(key, {}), entries)
             elif not isinstance(value, Tensor):
-                state[key] = value
-            elif (copied := self._copy(below, value, entries[below], state.get(key))) is not None:
-                state[key] = copied
+                state[key] = copied(value)
+            elif (target := self._copy(below, value, entries[below], state.get(key))) is not None:
+                state[key] = target
 
     def _copy(self, path: _Path, value: Tensor, saved: Slice, target: Tensor | None) -> Tensor | None:
         mine = _mine(path, saved.shape, self.slices)

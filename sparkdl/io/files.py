@@ -77,7 +77,11 @@ class Folder:
         """Write a file as ``write`` does, from chunks that are made while it is written."""
         system, path = self.system, self.at(name)
         if system.type_name in _OBJECT_STORES:  # which show an object only once it is complete
-            _pour(system, path, data)
+            try:
+                _pour(system, path, data)
+            except BaseException:  # closing the stream has completed the object
+                self.delete(name)
+                raise
             return
         local = isinstance(system, fs.LocalFileSystem)
         fresh = [*takewhile(lambda folder: not folder.exists(), Path(path).parents)] if local else []
@@ -157,7 +161,7 @@ def local_path(uri: StrPath) -> str | None:
 
 def absolute(uri: str) -> str:
     """Make a local path absolute; a URI stays as it is."""
-    return uri if urlsplit(uri).scheme else os.path.abspath(uri)
+    return os.fspath(local_path(uri) or uri) if urlsplit(uri).scheme in ("", "file") else uri
 
 
 def join(uri: str, name: str) -> str:

@@ -16,7 +16,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from sparkdl.errors import WorkerFailed
-from sparkdl.io.files import Buffer, Folder, exists, join
+from sparkdl.io.files import Buffer, Folder, exists, join, size
+from sparkdl.io.redaction import public
 from sparkdl.io.serialization import StoredTensor, stored_state, unpack_state
 from sparkdl.io.weights import Slice
 from sparkdl.io.weights_file import CHUNK, WeightsFile, layout_of
@@ -32,6 +33,9 @@ def merge_weights(parts: Sequence[bytes]) -> bytes:
     for packed in parts:
         state = unpack_state(packed, views=True)
         for name, (part, values) in _parameters(state):
+            if part == Slice.whole(part.shape):
+                tensors[name], missing[name] = values, 0
+                continue
             if name not in tensors:
                 tensors[name] = torch.empty(part.shape, dtype=values.dtype)
                 missing[name] = math.prod(part.shape)
@@ -53,6 +57,8 @@ def merge_files(parts: Sequence[WeightsFile], folder: str) -> WeightsFile:
     with ExitStack() as stack:
         for part in parts:
             file = stack.enter_context(Folder.of(part.uri).open_file(""))
+            if file.size() != part.size:
+                raise WorkerFailed(f"{public(part.uri)} has {file.size()} bytes, and a worker wrote {part.size} there")
             state = stored_state(partial(_read_at, file))
             for name, (values, stored) in _parameters(state):
                 sources.setdefault(name, []).append((file, stored, values))
@@ -62,20 +68,18 @@ def merge_files(parts: Sequence[WeightsFile], folder: str) -> WeightsFile:
         header, names = layout_of(about, {"aliases": json.dumps(aliases)})
         digest = hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()[:16]
         uri = join(folder, f"weights-{digest}.safetensors")
-        if exists(uri):
+        total = len(header) + sum(math.prod(shape) * dtype.itemsize for dtype, shape in about.values())
+        if exists(uri) and size(uri) == total:
             return WeightsFile.of(uri)
-        return WeightsFile.write(uri, chain([header], *(_bytes_of(name, sources[name]) for name in names)))
+        return WeightsFile.write(uri, chain([header], chain.from_iterable(_bytes_of(sources[name]) for name in names)))
 
 
 def _parameters(state: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Slice, Any]]]:
-    """A part's slices and their values, without empty slices of tensors that have values."""
     for name, values in state["parameters"].items():
-        part = Slice.of(state["slices"][name])
-        if math.prod(part.sizes) or not math.prod(part.shape):
-            yield name, (part, values)
+        yield name, (Slice.of(state["slices"][name]), values)
 
 
-def _bytes_of(name: str, sources: Sequence[_Source]) -> Iterator[Buffer]:
+def _bytes_of(sources: Sequence[_Source]) -> Iterator[Buffer]:
     """The bytes of a whole tensor, read when they are due."""
     file, stored, part = sources[0]
     if part == Slice.whole(part.shape):
@@ -87,7 +91,7 @@ def _bytes_of(name: str, sources: Sequence[_Source]) -> Iterator[Buffer]:
         data = bytearray(_read_at(file, stored.nbytes, stored.offset))
         tensor[part.index] = torch.frombuffer(data, dtype=stored.dtype).view(stored.shape)
         missing -= math.prod(stored.shape)
-    _check({name: missing})
+    _check({"a parameter": missing})
     yield tensor.view(-1).view(torch.uint8).numpy().data
 
 

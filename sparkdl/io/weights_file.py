@@ -8,16 +8,16 @@ no process that has mapped the copy.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import struct
 import tempfile
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.files import Buffer, Folder, join
+from sparkdl.io.files import Buffer, Folder, exists, join, write
 from sparkdl.io.redaction import public
 from sparkdl.io.serialization import NATIVE
 from sparkdl.io.weights import load_into, read_state, state_of
@@ -34,6 +34,7 @@ from sparkdl.io.weights import load_into, read_state, state_of
 CHUNK = 64 << 20
 """Bytes that are read at a time."""
 _ALIGNMENT = 64
+_ANNOUNCED = "announced"
 # In this order, from the last, the library writes tensors; of one dtype by name.
 _ORDER = ("BOOL", "U8", "I8", "I16", "F16", "BF16", "I32", "F32", "F64", "I64")
 _DTYPES = {name: dtype for dtype, name in NATIVE.items()}
@@ -104,8 +105,8 @@ class WeightsFile:
             stream = Folder.of(self.uri).open("")
         except FileNotFoundError as error:
             raise InvalidInput(
-                f"the weights in {public(self.uri)} are gone; expected the file until no model needs it. Save a model "
-                "before you delete the runDir that trained it."
+                f"this host has no file {public(self.uri)}: the model's weights are gone, or hosts do not share its "
+                "folder. Save a model before you delete the runDir that trained it."
             ) from error
         damage: Exception | None = None
         with stream:
@@ -124,28 +125,40 @@ class WeightsFile:
             raise damage
 
     def local_copy(self, folder: str | None = None) -> WeightsFile:
-        """A copy in a folder of this host, by default one that ends with the process; made once. Itself, if it is one.
+        """A copy in a folder of this host, by default the last one of ``copy_to``; made once. Itself, if it is one.
 
         Raises:
             InvalidInput: as ``copied``.
         """
         if Path(self.uri).name == self._copy_name:
             return self
-        path = Path(folder or _process_folder(), self._copy_name)
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-            try:
+        path = Path(folder or _default_folder(), self._copy_name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(".tmp")
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of an executor begin together
+            if not path.exists():
                 with self.opened() as read, beside.open("wb") as file:
                     file.writelines(_aligned(read))
                 beside.rename(path)
-            finally:
-                beside.unlink(missing_ok=True)
         return replace(self, uri=str(path))
 
     @property
     def _copy_name(self) -> str:
         return f"sparkdl-weights-{self.sha256}.safetensors"
+
+    def check(self) -> None:
+        """Raise InvalidInput unless the header of the file describes as many bytes as it has; reads no tensor."""
+        try:
+            with Folder.of(self.uri).open_file("") as file:
+                (length,) = struct.unpack("<Q", file.read_at(8, 0))
+                header = json.loads(file.read_at(length, 8))
+            about = header.pop("__metadata__")
+            ends = [entry["data_offsets"][1] for entry in header.values()]
+            if "aliases" not in about or 8 + length + max(ends, default=0) != self.size:
+                raise ValueError("its header and its size differ")
+        except (ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
+            raise InvalidInput(f"the saved weights cannot be read: {type(error).__name__}: {error}") from error
 
     def read(self) -> bytes:
         """The bytes; raises InvalidInput as ``copied`` does."""
@@ -169,15 +182,19 @@ def read_weights(weights: Weights) -> dict[str, Any]:
 
 
 def assign(weights: WeightsFile, module: nn.Module) -> None:
-    """Let a module's parameters and buffers be the mapped tensors of a file; tied parameters stay tied.
+    """Let a module's parameters and buffers have the memory of a mapped file; they stay the same objects.
 
     Raises InvalidInput if the file is damaged or of another architecture.
     """
-    tied = [(part, name, value) for part in module.modules() for name, value in part._parameters.items()]
+    groups: list[dict[str, Any]] = [group for part in module.modules() for group in (part._parameters, part._buffers)]
+    before = [(group, name, value) for group in groups for name, value in group.items() if value is not None]
     load_into(module, read_weights(weights), assign=True)
-    known: dict[int, nn.Parameter | None] = {}
-    for part, name, value in tied:
-        part._parameters[name] = known.setdefault(id(value), part._parameters[name])
+    swapped = set()
+    for group, name, value in before:
+        if group[name] is not value and id(value) not in swapped:  # a tied one has several names
+            torch.utils.swap_tensors(value, group[name])  # type: ignore[no-untyped-call]
+            swapped.add(id(value))
+        group[name] = value
 
 
 @dataclass(frozen=True)
@@ -192,11 +209,25 @@ class PartFolder:
 
     def write(self, name: str, pieces: Sequence[Buffer]) -> bytes:
         """Write a part, and return what ``part`` reads."""
-        return json.dumps(asdict(WeightsFile.write(join(self.uri, name), pieces))).encode()
+        file = WeightsFile.write(join(self.uri, name), pieces)
+        return json.dumps([name, file.size, file.sha256]).encode()
 
     def part(self, written: bytes) -> WeightsFile:
         """The file of a part."""
-        return WeightsFile(**json.loads(written))
+        name, size, sha256 = json.loads(written)
+        return WeightsFile(join(self.uri, name), size, sha256)
+
+    def announce(self) -> None:
+        """Let workers see that they share the folder with the driver, which calls it."""
+        write(join(self.uri, _ANNOUNCED), b"")
+
+    def check(self) -> None:
+        """Raise InvalidInput if the caller does not see what the driver announced."""
+        if not exists(join(self.uri, _ANNOUNCED)):
+            raise InvalidInput(
+                f"this host does not see what the driver wrote to {public(self.uri)}; expected a runDir that the "
+                "driver and all workers share, such as hdfs:// or s3://: large weights travel in its files."
+            )
 
 
 def _aligned(read: Callable[[int], bytes]) -> Iterator[bytes]:
@@ -254,8 +285,22 @@ def layout_of(
     return struct.pack("<Q", len(text)) + text, names
 
 
+_folders: list[str] = []  # for copies, the last one counts
+
+
+def copy_to(folder: str) -> None:
+    """Make copies in a folder that processes of this host share, from now on; the caller's surroundings delete it."""
+    _folders.append(folder)
+
+
+def _default_folder() -> str:
+    return _folders[-1] if _folders else _process_folder()
+
+
 @cache
 def _process_folder() -> str:
-    folder, process = tempfile.mkdtemp(prefix="sparkdl-weights-"), os.getpid()
+    # Spark deletes its executors' folders; a Python worker ends without a call of atexit.
+    disks = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
+    folder, process = tempfile.mkdtemp(prefix="sparkdl-weights-", dir=disks[0] if disks else None), os.getpid()
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == process else None)
     return folder

@@ -18,11 +18,12 @@ from pyspark.sql import SparkSession
 from torch import nn
 
 from sparkdl.cluster.group.devices import task_device
-from sparkdl.io.weights_file import WeightsFile
+from sparkdl.io.files import local_path
+from sparkdl.io.weights_file import WeightsFile, copy_to
 from sparkdl.serving.model_cache import MODEL_CACHE, CachedModel
 from sparkdl.serving.scorer import Scorer
 from sparkdl.spark.python_worker import freeze_imports, local_directory
-from sparkdl.spark.session import SharedBytes, application, is_classic, share, shared
+from sparkdl.spark.session import SharedBytes, application, is_classic, master, share, shared
 from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
 
 
@@ -53,9 +54,8 @@ class BroadcastScorer:
                 torch.cuda.empty_cache()  # the worker keeps the model, and other processes may need the rest
 
     def _loaded(self, device: torch.device) -> CachedModel:
+        copy_to(local_directory(0))  # for all workers of the executor
         factory, weights = cloudpickle.loads(shared(self.packed))
-        if isinstance(weights, WeightsFile):  # one copy for all workers of the executor, which map it
-            weights = weights.local_copy(local_directory(0))
         module = replace(self.scorer, factory=factory, weights=weights).module()
         return CachedModel.on(device, module, self.scorer.precision)
 
@@ -94,7 +94,10 @@ class ModelBroadcast:
         without_model = replace(scorer, factory=nn.Module, weights=b"")
         with self._lock:
             if self._packed is None:
-                self._packed = cloudpickle.dumps((scorer.factory, scorer.weights))
+                weights, on_this_host = scorer.weights, is_classic(session) and master(session).startswith("local")
+                if isinstance(weights, WeightsFile) and local_path(weights.uri) is not None and not on_this_host:
+                    weights = weights.read()
+                self._packed = cloudpickle.dumps((scorer.factory, weights))
                 self._digest = hashlib.sha256(self._packed).hexdigest()
             packed = self._broadcast_or_bytes(self._packed, session)
             size = scorer.weights.size if isinstance(scorer.weights, WeightsFile) else len(self._packed)

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from torch import Tensor, nn
+
 from sparkdl.checkpoint.checkpointer import Checkpointer
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.shared_directory import SharedDirectory
@@ -25,6 +27,7 @@ from sparkdl.ml.fit_monitor import FitMonitor
 from sparkdl.ml.fit_spec import FitResult, FitSpec
 from sparkdl.ml.report import make_report
 from sparkdl.ml.run import IDENTITY, Run, own_checkpoints
+from sparkdl.training.objective.module_factory import without_parameters
 from sparkdl.training.rng import kept_random_state
 from sparkdl.training.spec import TrainingResult
 
@@ -35,23 +38,24 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
     """Train on a gang, and again if it fails."""
     start = time.monotonic()
     _check_size(fit)
-    with _open_checkpointer(fit) as checkpointer:
+    with _open_checkpointer(fit) as checkpointer, _part_folder(fit.run) as folder:
         supervisor = _make_supervisor(cluster, fit, checkpointer)
         earlier = 0.0 if checkpointer is None else time.time() - checkpointer.checkpoints.began
         attempt = 0 if checkpointer is None else checkpointer.checkpoints.next_attempt()
         watch.begin(fit.data.sparkSession)
         if checkpointer is not None and "callbacks" in (fit.run.load(IDENTITY) or fit.descriptions):
             fit.run.save(IDENTITY, fit.descriptions)
-        training = replace(fit.training, checkpointer=checkpointer, part_writer=_part_folder(fit))
+        training = replace(fit.training, checkpointer=checkpointer, part_writer=folder)
         workers: list[TrainingResult] = supervisor.gang(
             training, fit.data, fit.columns, listener=watch.event_log, attempt=attempt
         )
         if checkpointer is not None:  # the workers have compared the callbacks with the earlier version's
             fit.run.save(IDENTITY, fit.descriptions)
+        weights = _merged(workers, fit.run, folder)
     report = make_report(workers, earlier + time.monotonic() - start, supervisor)
     report["restarts"] += attempt  # the number of attempts of earlier fits
     return FitResult(
-        _merged(workers, fit),
+        weights,
         workers[0].history,
         report,
         next((worker.report["output"] for worker in workers if worker.report["output"] is not None), None),
@@ -65,28 +69,36 @@ def _check_size(fit: FitSpec) -> None:
     if limit is None or fit.run.directory is not None:
         return
     try:
-        with kept_random_state():
-            module = objective.build(parameters=False)
-    except InvalidInput:
-        raise
-    except Exception as error:  # the driver may lack what the factory needs; the workers check again
+        with kept_random_state(), without_parameters():
+            module = objective.model if isinstance(objective.model, nn.Module) else objective.model()
+    except Exception as error:  # the factory may need values, or what the driver lacks; the workers check again
         logger.debug("the driver cannot make the model: %s: %s", type(error).__name__, error)
         return
-    check_result(module, sum(value.nbytes for value in (*module.parameters(), *module.buffers())), limit)
+    tensors = {id(value): value for value in module.state_dict(keep_vars=True).values() if isinstance(value, Tensor)}
+    sizes = [objective.dtype.itemsize if one.is_floating_point() else one.itemsize for one in tensors.values()]
+    size = sum(one.numel() * itemsize for one, itemsize in zip(tensors.values(), sizes, strict=True))
+    check_result(module, size, limit)
 
 
-def _merged(workers: Sequence[TrainingResult], fit: FitSpec) -> Weights:
-    parts, folder = [worker.weights for worker in workers], _part_folder(fit)
+def _merged(workers: Sequence[TrainingResult], run: Run, folder: PartFolder | None) -> Weights:
+    parts = [worker.weights for worker in workers]
     if folder is None or not workers[0].in_file:
         return merge_weights(parts)
-    weights = merge_files([folder.part(part) for part in parts], files.absolute(str(fit.run.directory)))
-    files.delete(folder.uri)
-    return weights
+    return merge_files([folder.part(part) for part in parts], files.absolute(str(run.directory)))
 
 
-def _part_folder(fit: FitSpec) -> PartFolder | None:
-    directory = fit.run.directory
-    return None if directory is None else PartFolder(files.absolute(files.join(directory, "weights")))
+@contextmanager
+def _part_folder(run: Run) -> Iterator[PartFolder | None]:
+    """A folder of this fit alone in the run's directory, for the parts of large weights."""
+    if run.directory is None:
+        yield None
+        return
+    folder = PartFolder(files.absolute(files.join(run.directory, f"parts-{uuid.uuid4().hex}")))
+    folder.announce()
+    try:
+        yield folder
+    finally:
+        files.delete(folder.uri)
 
 
 @contextmanager

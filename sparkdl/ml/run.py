@@ -6,6 +6,7 @@ runDir/report.json      seconds, rows, bytes, skew
 runDir/events/          events of the workers and the driver, as JSON lines
 runDir/tb/              TensorBoard's event files, with that tracker
 runDir/weights-*.safetensors  weights of more than 256 MiB, which the fit's models need until they are saved
+runDir/parts-*/         the workers' parts of such weights, until the driver has merged them
 runDir/checkpoints/     the trainer states, see ``sparkdl.checkpoint``; identity.json describes the Params they need
 """
 

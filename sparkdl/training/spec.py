@@ -44,6 +44,9 @@ class StateSaver(Protocol):
 class PartWriter(Protocol):
     """Writes a worker's part of the weights, as ``sparkdl.io.weights_file.PartFolder`` does."""
 
+    def check(self) -> None:
+        """Raise InvalidInput if the driver would not see what this worker writes."""
+
     def write(self, name: str, pieces: Sequence[memoryview]) -> bytes:
         """Write a part from its pieces, and return what the driver needs to read it."""
 

@@ -48,8 +48,11 @@ class TrainerState:
         self.stopping = GangEarlyStopping(replica, self.group, stopping, keep=keep)
         check_weights(replica.module)
         size, limit = whole_bytes(replica, self.stopping.slices), training.result_limit
-        self._in_files = training.part_writer is not None and (size > LARGE or not fits(size, limit))
-        check_result(replica.module, size, None if self._in_files else limit)
+        self._writer = None if size <= LARGE and fits(size, limit) else training.part_writer
+        if self._writer is None:
+            check_result(replica.module, size, limit)
+        else:
+            self._writer.check()
         # Copies, since another run of this process, such as another member of an ensemble, may have the same objects.
         self.callbacks = called_on(copy.deepcopy(list(training.callbacks)), world.rank)
         self.requests = CallbackRequests()  # of this worker's callbacks in the current epoch
@@ -100,11 +103,10 @@ class TrainerState:
         communication = {"bytes_per_step": self.sync.bytes_per_step, "host": self.world.host}
         best = {"best_epoch": self.stopping.epochs.best, "keeps_best": self.stopping.keep}
         self.report |= {**best, "stop_reason": self.stopping.reason}
-        pieces, writer = self.stopping.packed_weights(), self.training.part_writer if self._in_files else None
-        name = f"{self.world.attempt:04d}-{self.world.rank:05d}"
-        weights = b"".join(pieces) if writer is None else writer.write(name, pieces)
+        pieces, name = self.stopping.packed_weights(), f"{self.world.attempt:04d}-{self.world.rank:05d}"
+        weights = b"".join(pieces) if self._writer is None else self._writer.write(name, pieces)
         report = self.rows.report | self.report | communication
-        return TrainingResult(weights, self.history, report, in_file=writer is not None)
+        return TrainingResult(weights, self.history, report, in_file=self._writer is not None)
 
     def state(self) -> dict[str, Any]:
         """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
@@ -30,13 +31,18 @@ def weight_slices(replica: Replica, group: Group) -> Slices:
     return slices
 
 
+def holds(part: Slice) -> bool:
+    """Whether a worker keeps and returns a slice: an empty one only of a tensor without values."""
+    return bool(math.prod(part.sizes)) or not math.prod(part.shape)
+
+
 def copy_weights(replica: Replica, slices: Slices, rank: int) -> dict[str, Any]:
     """Copies on the CPU: ``"slices"`` of parameters, and on rank 0 ``"others"`` and ``"aliases"``, else empty."""
     parameters, others, aliases = _tensors(replica)
     copies = {}
     for key, part in slices.items():
-        value = parameters[str(key).removeprefix(_KEY)]
-        copies[key] = _copied(value if tuple(value.shape) == part.sizes else value.new_empty(part.sizes))
+        if holds(part):
+            copies[key] = _copied(parameters[str(key).removeprefix(_KEY)])
     others = {name: _copied(value) for name, value in others.items() if rank == 0}
     return {"slices": copies, "others": others, "aliases": {} if rank else aliases}
 
@@ -63,4 +69,4 @@ def _tensors(replica: Replica) -> tuple[dict[str, Tensor], dict[str, Tensor], di
 
 
 def _copied(value: Tensor) -> Tensor:
-    return value.detach().cpu().contiguous().clone()
+    return value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)

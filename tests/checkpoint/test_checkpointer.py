@@ -126,6 +126,7 @@ MOMENTS = {name: torch.rand(20, 30) for name in ("exp_avg", "exp_avg_sq")}
 STATE = {
     "model": {"weight": torch.rand(20, 30), "bias": torch.rand(20)},
     "optimizer": {"state": {0: {**MOMENTS, "step": torch.tensor(1.0)}, "0": {}}, "groups": [{"lr": 0.1}], "none": None},
+    "others": {"empty": torch.zeros(0, 3), "listed": [torch.rand(3)]},
 }
 
 

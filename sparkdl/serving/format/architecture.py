@@ -16,8 +16,8 @@ from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship, unpickled
-from sparkdl.io.weights import pack
-from sparkdl.io.weights_file import Weights, read_weights
+from sparkdl.io.weights import pack, read_state
+from sparkdl.io.weights_file import Weights, WeightsFile
 from sparkdl.serving.format.export import Program
 from sparkdl.serving.format.param_values import NotDescribable, allowed_types
 from sparkdl.serving.format.saved_folder import TRUST, SavedFolder
@@ -66,7 +66,7 @@ def load_architecture(saved: SavedFolder) -> tuple[Any, Weights]:
         return program, b""
     weights = saved.weights(_WEIGHTS)
     try:
-        read_weights(weights)
+        weights.check() if isinstance(weights, WeightsFile) else read_state(weights)
     except InvalidInput as error:
         raise InvalidInput(f"{path} is damaged: {error.message}") from error
     if architecture == "factory":

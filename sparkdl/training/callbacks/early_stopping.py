@@ -18,7 +18,7 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.io.weights import Slices
 from sparkdl.training.layouts import Replica
 from sparkdl.training.objective.monitored_value import Mode
-from sparkdl.training.weight_slices import copy_weights, pack_weights, weight_slices
+from sparkdl.training.weight_slices import copy_weights, holds, pack_weights, weight_slices
 
 
 @dataclass
@@ -104,4 +104,5 @@ class GangEarlyStopping:
         if weights is not None:
             # In a larger gang a new rank resumes from the state of rank 0.
             first = {name: {} if self._group.rank else weights[name] for name in ("others", "aliases")}
-            self.epochs.weights = {"slices": state["shared"], **first}
+            kept_slices = {key: value for key, value in state["shared"].items() if holds(self.slices[key])}
+            self.epochs.weights = {"slices": kept_slices, **first}

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -41,7 +40,7 @@ def differences(optimizer: Optimizer, named: Mapping[str, nn.Parameter], state: 
     saved, current = [group["params"] for group in state["param_groups"]], _names(optimizer, named)
     if [*map(len, saved)] != [*map(len, current)]:
         yield f"its optimizer has groups of {[*map(len, saved)]} parameters, this training's of {[*map(len, current)]}"
-    elif {*chain(*saved)} == {*chain(*current)} and [*map(sorted, saved)] != [*map(sorted, current)]:
+    elif [*map(sorted, saved)] != [*map(sorted, current)]:
         yield "its optimizer's groups have other parameters than this training's"
 
 

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 
@@ -39,28 +39,36 @@ def new_module(factory: ModelFactory | nn.Module, *, parameters: bool = True) ->
     if isinstance(factory, nn.Module):
         return copy.deepcopy(factory, {id(value): _on_meta(value) for value in factory.parameters()})
     try:
-        with without_parameters():
+        with without_parameters() as originals:
             module = _checked(factory())
     except Exception as error:
-        logger.debug("the factory is called again, with parameters: %s: %s", type(error).__name__, error)
-        return new_module(factory)
-    if names := [name for name, buffer in module.named_buffers() if buffer.is_meta]:
-        logger.debug("the factory is called again, with parameters: it computes the buffers %s from them", names)
-        return new_module(factory)
-    return module
+        reason = f"{type(error).__name__}: {error}"
+    else:
+        computed = [name for name, buffer in module.named_buffers() if buffer.is_meta]
+        computed += [name for part in module.modules() for name, value in vars(part).items() if _on_device_meta(value)]
+        if not computed and not any(reference() is not None for reference in originals):
+            return module
+        reason = f"it uses its parameters for {computed or 'other objects'}"
+    logger.debug("the factory is called again, with parameters: %s", reason)
+    return new_module(factory)
 
 
 @contextmanager
-def without_parameters() -> Iterator[None]:
-    """In the block, a parameter moves to the device ``meta`` when a module of this thread registers it."""
+def without_parameters() -> Iterator[list[weakref.ref[nn.Parameter]]]:
+    """In the block, a parameter moves to the device ``meta`` when a module of this thread registers it.
+
+    Yields references to the parameters with values: one that is alive after the block is used elsewhere.
+    """
     thread = threading.get_ident()
     known: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}  # so that tied parameters stay tied
+    originals: list[weakref.ref[nn.Parameter]] = []
 
     def register(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
         if parameter.is_meta or threading.get_ident() != thread:
             return None
         if id(parameter) not in known or known[id(parameter)][0]() is not parameter:  # it may be freed meanwhile
-            known[id(parameter)] = weakref.ref(parameter), _on_meta(parameter)
+            originals.append(weakref.ref(parameter))
+            known[id(parameter)] = originals[-1], _on_meta(parameter)
         return known[id(parameter)][1]
 
     handle = register_module_parameter_registration_hook(register)  # type: ignore[arg-type]
@@ -68,9 +76,13 @@ def without_parameters() -> Iterator[None]:
         with warnings.catch_warnings():
             # A factory may load a file: that changes nothing here.
             warnings.filterwarnings("ignore", message=".*copying from a non-meta parameter")
-            yield
+            yield originals
     finally:
         handle.remove()
+
+
+def _on_device_meta(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_meta
 
 
 def _on_meta(parameter: nn.Parameter) -> nn.Parameter:

@@ -81,7 +81,7 @@ def test_state_within_step_raises():
             {"model": work.Classifier},
             r"its head.weight is \[1, 8\] float64, the model's is \[4, 8\] float64; its head.b",
         ),
-        ({"model": work.Normalised}, "; and 3 more. Resume with the model"),
+        ({"model": work.Normalised}, "; and 4 more. Resume with the model"),
         ({"model": work.Frozen}, r"its optimizer has groups of \[4\] parameters, this training's of \[2\]"),
         ({"precision": "fp32"}, r"its hidden.weight is \[8, 3\] float64, the model's is \[8, 3\] float32"),
         ({"optimizer": torch.optim.Adam}, "its optimizer is SGD, this training's is Adam"),

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -35,13 +36,16 @@ class Encoder(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Reads its parameters in the constructor: as a number, or for a buffer."""
+    """Uses its parameters in the constructor: as a number, for a buffer, for a tensor, or in a list."""
 
-    def __init__(self, *, number: bool) -> None:
+    def __init__(self, use: str) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.full((2,), 3.0))
-        self.scale = float(self.weight.detach().sum()) if number else 0.0
-        self.register_buffer("start", self.weight.detach().clone())
+        weight = nn.Parameter(torch.full((2,), 3.0))
+        self.weight = weight
+        self.scale: Any = float(self.weight.detach().sum()) if use == "number" else 0.0
+        self.register_buffer("start", self.weight.detach().clone() if use == "buffer" else torch.full((2,), 3.0))
+        self.norm = self.weight.detach().norm() if use == "tensor" else None
+        self.listed = [weight] if use == "list" else []
 
 
 def loaded() -> nn.Module:
@@ -83,10 +87,10 @@ def test_module_without_parameters_differs_in_their_values_alone(name: str) -> N
     assert list(expected.state_dict()) == list(module.state_dict())
 
 
-@pytest.mark.parametrize("number", [True, False], ids=["number", "buffer"])
-def test_factory_that_reads_its_parameters_is_called_again(number: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("use", ["number", "buffer", "tensor", "list"])
+def test_factory_that_uses_its_parameters_is_called_again(use: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "sparkdl"):
-        module = new_module(partial(Scaled, number=number), parameters=False)
+        module = new_module(partial(Scaled, use), parameters=False)
     assert module.get_buffer("start").tolist() == module.get_parameter("weight").tolist() == [3.0, 3.0]
     assert "the factory is called again, with parameters" in caplog.text
 
