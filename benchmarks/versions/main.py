@@ -49,7 +49,9 @@ class Version:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the figures named on the command line."""
     parser = options(__doc__, rounds=9)
-    parser.add_argument("other", type=Path, help="the other checkout, such as a git worktree")
+    parser.add_argument(
+        "--other", type=Path, default=ROOT.parent / "earlier", help="the other checkout (default %(default)s)"
+    )
     parser.add_argument("names", nargs="*", metavar="FIGURE", help="figures to measure (default all)")
     args = parser.parse_args(arguments)
     print(environment())

@@ -104,5 +104,6 @@ class GangEarlyStopping:
         if weights is not None:
             # In a larger gang a new rank resumes from the state of rank 0.
             first = {name: {} if self._group.rank else weights[name] for name in ("others", "aliases")}
-            kept_slices = {key: value for key, value in state["shared"].items() if holds(self.slices[key])}
-            self.epochs.weights = {"slices": kept_slices, **first}
+            # In the order of ``copy_weights``: files have their own.
+            slices = {key: state["shared"][key] for key, part in self.slices.items() if holds(part)}
+            self.epochs.weights = {"slices": slices, **first}
