@@ -71,13 +71,13 @@ def _check_size(fit: FitSpec) -> None:
     try:
         with kept_random_state(), without_parameters():
             module = objective.model if isinstance(objective.model, nn.Module) else objective.model()
+        state = module.state_dict(keep_vars=True)
+        values = {id(one): one for one in state.values() if isinstance(one, Tensor)}.values()
     except Exception as error:  # the factory may need values, or what the driver lacks; the workers check again
         logger.debug("the driver cannot make the model: %s: %s", type(error).__name__, error)
         return
-    tensors = {id(value): value for value in module.state_dict(keep_vars=True).values() if isinstance(value, Tensor)}
-    sizes = [objective.dtype.itemsize if one.is_floating_point() else one.itemsize for one in tensors.values()]
-    size = sum(one.numel() * itemsize for one, itemsize in zip(tensors.values(), sizes, strict=True))
-    check_result(module, size, limit)
+    sizes = [one.numel() * (objective.dtype if one.is_floating_point() else one.dtype).itemsize for one in values]
+    check_result(module, sum(sizes), limit)
 
 
 def _merged(workers: Sequence[TrainingResult], run: Run, folder: PartFolder | None) -> Weights:
