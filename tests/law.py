@@ -48,7 +48,7 @@ TOUCH_CLASSIC = """
 # Lines of each room. A feature that exceeds its room's number first makes room in it, or has a record in docs/adr/.
 BUDGETS = {
     "sparkdl.errors": 140,
-    "sparkdl.io": 1655,
+    "sparkdl.io": 1670,
     "sparkdl.net": 480,
     "sparkdl.data": 2180,
     "sparkdl.telemetry": 1870,

@@ -15,6 +15,7 @@ import os
 import shutil
 import struct
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -181,20 +182,35 @@ def read_weights(weights: Weights) -> dict[str, Any]:
         raise InvalidInput(f"the saved weights cannot be read: {error}") from error
 
 
-def assign(weights: WeightsFile, module: nn.Module) -> None:
+def assign(weights: WeightsFile, module: nn.Module) -> bool:
     """Let a module's parameters and buffers have the memory of a mapped file; they stay the same objects.
+
+    torch replaces those with weak references, as of an LSTM. Returns False if one of them is in use elsewhere: then the
+    module has two sets of weights, and ``unpack`` has to load into a new one.
 
     Raises InvalidInput if the file is damaged or of another architecture.
     """
     groups: list[dict[str, Any]] = [group for part in module.modules() for group in (part._parameters, part._buffers)]
     before = [(group, name, value) for group in groups for name, value in group.items() if value is not None]
     load_into(module, read_weights(weights), assign=True)
-    swapped = set()
+    replaced = _keep_objects(before)
+    before.clear()
+    return not any(reference() is not None for reference in replaced)
+
+
+def _keep_objects(before: Sequence[tuple[dict[str, Any], str, Any]]) -> list[weakref.ref[Any]]:
+    """Give the tensors of ``before`` the memory of those in their place; return the ones that this replaced."""
+    kept: dict[int, Any] = {}  # a tied one has several names
+    replaced = []
     for group, name, value in before:
-        if group[name] is not value and id(value) not in swapped:  # a tied one has several names
-            torch.utils.swap_tensors(value, group[name])  # type: ignore[no-untyped-call]
-            swapped.add(id(value))
-        group[name] = value
+        if group[name] is not value and id(value) not in kept:
+            if weakref.getweakrefcount(value):
+                kept[id(value)] = group[name]
+                replaced.append(weakref.ref(value))
+            else:
+                torch.utils.swap_tensors(value, group[name])  # type: ignore[no-untyped-call]
+        group[name] = kept.setdefault(id(value), value)
+    return replaced
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,8 @@ def restored(factory: ModelFactory | nn.Module, weights: Weights, precision: str
     with kept_random_state():
         module = new_module(factory, parameters=not from_file)
     if isinstance(weights, WeightsFile):
-        assign(weights, module)
+        if not assign(weights, module):
+            return restored(factory, weights.read(), precision)
     elif weights:
         unpack(weights, module)
     return Objective(lambda: module, nn.MSELoss(), precision=precision).build().eval()

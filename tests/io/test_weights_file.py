@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.serialization import NATIVE
 from sparkdl.io.weights import pack, unpack
 from sparkdl.io.weights_file import PartFolder, WeightsFile, assign, layout_of, read_weights
+from sparkdl.serving.scorer import restored
 from sparkdl.training.objective.module_factory import new_module
 
 
@@ -91,6 +93,27 @@ def test_other_references_to_a_parameter_see_the_mapped_weights(tmp_path: Path, 
     assign(stored(tmp_path, trained), module)
     assert module.listed[0] is module.weight
     assert torch.equal(module(rows), trained(rows))
+
+
+class Recurrent(nn.Module):
+    """An LSTM, which torch gives weak references, with another reference to one of its weights if ``held``."""
+
+    def __init__(self, *, held: bool) -> None:
+        super().__init__()
+        self.rnn, self.tied = nn.LSTM(3, 4), nn.LSTM(3, 4)
+        self.tied.weight_hh_l0 = self.rnn.weight_hh_l0
+        self.listed = [self.rnn.weight_hh_l0] if held else []
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_recurrent_module_is_mapped_unless_a_weight_is_in_use_elsewhere(tmp_path: Path, held: bool) -> None:
+    trained, rows = Recurrent(held=held), torch.rand(5, 2, 3)
+    file = stored(tmp_path, trained)
+    assert assign(file, new_module(partial(Recurrent, held=held), parameters=False)) is not held
+    module: Any = restored(partial(Recurrent, held=held), file, "fp32")
+    assert all(map(torch.equal, module.state_dict().values(), trained.state_dict().values()))
+    for expected, layer in ((trained.rnn, module.rnn), (trained.tied, module.tied)):
+        assert torch.equal(layer(rows)[0], expected(rows)[0])
 
 
 def test_parts_need_a_folder_that_the_driver_sees(tmp_path: Path) -> None:
