@@ -26,7 +26,7 @@ class Version:
 
     def __init__(self, root: Path) -> None:
         variables = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._process = subprocess.Popen([sys.executable, str(SIDE)], cwd=root, env=variables, text=True, **pipes)
         self.names: list[str] = self._answer()
 

@@ -6,7 +6,8 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -77,10 +78,13 @@ class Folder:
         """Write a file as ``write`` does, from chunks that are made while it is written."""
         system, path = self.system, self.at(name)
         if system.type_name in _OBJECT_STORES:  # which show an object only once it is complete
+            broken: list[bool] = []
             try:
-                _pour(system, path, data)
-            except BaseException:  # closing the stream has completed the object
-                self.delete(name)
+                _pour(system, path, _noting(data, broken))
+            except BaseException:
+                if broken:  # closing the stream has completed the object
+                    with suppress(OSError):
+                        self.delete(name)
                 raise
             return
         local = isinstance(system, fs.LocalFileSystem)
@@ -160,7 +164,7 @@ def local_path(uri: StrPath) -> str | None:
 
 
 def absolute(uri: str) -> str:
-    """Make a local path absolute; a URI stays as it is."""
+    """Make a local path, or a URI of one, an absolute path; another URI stays as it is."""
     return os.fspath(local_path(uri) or uri) if urlsplit(uri).scheme in ("", "file") else uri
 
 
@@ -239,6 +243,15 @@ def _copy(source: Folder, place: Folder) -> None:
 def exists(uri: StrPath) -> bool:
     """Whether a file or directory exists."""
     return Folder(*locate(uri)).exists("")
+
+
+def _noting(data: Iterable[Buffer], broken: list[bool]) -> Iterator[Buffer]:
+    """The chunks; appends to ``broken`` if one of them cannot be made."""
+    try:
+        yield from data
+    except Exception:
+        broken.append(True)
+        raise
 
 
 def _pour(system: fs.FileSystem, path: str, data: Iterable[Buffer]) -> None:

@@ -168,7 +168,11 @@ def unpack(packed: bytes, module: nn.Module) -> None:
 
     Raises InvalidInput if the bytes are damaged or of another architecture.
     """
-    state = read_state(packed)
+    adopt(module, read_state(packed))
+
+
+def adopt(module: nn.Module, state: Mapping[str, Any]) -> None:
+    """Copy a state into a module as ``unpack`` does."""
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):
         if name in state and tensor.is_floating_point() and state[name].is_floating_point():
             tensor.data = tensor.data.to(state[name].dtype)

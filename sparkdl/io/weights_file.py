@@ -138,10 +138,14 @@ class WeightsFile:
         beside = path.with_suffix(".tmp")
         with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of an executor begin together
-            if not path.exists():
-                with self.opened() as read, beside.open("wb") as file:
-                    file.writelines(_aligned(read))
-                beside.rename(path)
+            try:
+                if not path.exists():
+                    with self.opened() as read, beside.open("wb") as file:
+                        file.writelines(_aligned(read))
+                    beside.rename(path)
+            finally:
+                beside.unlink(missing_ok=True)
+                fcntl.flock(lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has the lock too
         return replace(self, uri=str(path))
 
     @property
@@ -153,12 +157,12 @@ class WeightsFile:
         try:
             with Folder.of(self.uri).open_file("") as file:
                 (length,) = struct.unpack("<Q", file.read_at(8, 0))
-                header = json.loads(file.read_at(length, 8))
+                header = dict(json.loads(file.read_at(min(length, self.size), 8)))
             about = header.pop("__metadata__")
-            ends = [entry["data_offsets"][1] for entry in header.values()]
-            if "aliases" not in about or 8 + length + max(ends, default=0) != self.size:
+            sizes = [torch.Size(one["shape"]).numel() * _DTYPES[one["dtype"]].itemsize for one in header.values()]
+            if "aliases" not in about or 8 + length + sum(sizes) != self.size:
                 raise ValueError("its header and its size differ")
-        except (ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, struct.error) as error:
             raise InvalidInput(f"the saved weights cannot be read: {type(error).__name__}: {error}") from error
 
     def read(self) -> bytes:
@@ -183,33 +187,39 @@ def read_weights(weights: Weights) -> dict[str, Any]:
 
 
 def assign(weights: WeightsFile, module: nn.Module) -> bool:
-    """Let a module's parameters and buffers have the memory of a mapped file; they stay the same objects.
+    """Let a module's parameters have the memory of a mapped file, and copy its buffers; they stay the same objects.
 
-    torch replaces those with weak references, as of an LSTM. Returns False if one of them is in use elsewhere: then the
-    module has two sets of weights, and ``unpack`` has to load into a new one.
+    torch replaces parameters with weak references, as of an LSTM. Returns False if a parameter that cannot be kept is
+    in use elsewhere: then the module has two sets of weights, and another one has to load copies.
 
     Raises InvalidInput if the file is damaged or of another architecture.
     """
     groups: list[dict[str, Any]] = [group for part in module.modules() for group in (part._parameters, part._buffers)]
     before = [(group, name, value) for group in groups for name, value in group.items() if value is not None]
     load_into(module, read_weights(weights), assign=True)
-    replaced = _keep_objects(before)
+    try:
+        replaced = _keep_objects(before)
+    except RuntimeError:  # torch swaps no tensor that a view or a graph shares
+        return False
     before.clear()
     return not any(reference() is not None for reference in replaced)
 
 
 def _keep_objects(before: Sequence[tuple[dict[str, Any], str, Any]]) -> list[weakref.ref[Any]]:
-    """Give the tensors of ``before`` the memory of those in their place; return the ones that this replaced."""
-    kept: dict[int, Any] = {}  # a tied one has several names
+    """Give the tensors of ``before`` the values of those in their place; return the ones that this replaced."""
+    objects: dict[int, Any] = {}  # a tied one has several names
     replaced = []
     for group, name, value in before:
-        if group[name] is not value and id(value) not in kept:
-            if weakref.getweakrefcount(value):
-                kept[id(value)] = group[name]
+        present = group[name]
+        if present is not value and id(value) not in objects:
+            if not isinstance(value, nn.Parameter) and (value.shape, value.dtype) == (present.shape, present.dtype):
+                value.copy_(present)
+            elif weakref.getweakrefcount(value):
+                objects[id(value)] = present
                 replaced.append(weakref.ref(value))
             else:
-                torch.utils.swap_tensors(value, group[name])  # type: ignore[no-untyped-call]
-        group[name] = kept.setdefault(id(value), value)
+                torch.utils.swap_tensors(value, present)  # type: ignore[no-untyped-call]
+        group[name] = objects.setdefault(id(value), value)
     return replaced
 
 

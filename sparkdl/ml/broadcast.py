@@ -94,8 +94,8 @@ class ModelBroadcast:
         without_model = replace(scorer, factory=nn.Module, weights=b"")
         with self._lock:
             if self._packed is None:
-                weights, on_this_host = scorer.weights, is_classic(session) and master(session).startswith("local")
-                if isinstance(weights, WeightsFile) and local_path(weights.uri) is not None and not on_this_host:
+                weights, seen = scorer.weights, not is_classic(session) or master(session).startswith("local")
+                if isinstance(weights, WeightsFile) and local_path(weights.uri) is not None and not seen:
                     weights = weights.read()
                 self._packed = cloudpickle.dumps((scorer.factory, weights))
                 self._digest = hashlib.sha256(self._packed).hexdigest()

@@ -21,6 +21,7 @@ from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.merged_weights import merge_files, merge_weights
+from sparkdl.io.redaction import public
 from sparkdl.io.weights import check_result
 from sparkdl.io.weights_file import PartFolder, Weights
 from sparkdl.ml.fit_monitor import FitMonitor
@@ -98,7 +99,10 @@ def _part_folder(run: Run) -> Iterator[PartFolder | None]:
     try:
         yield folder
     finally:
-        files.delete(folder.uri)
+        try:
+            files.delete(folder.uri)
+        except OSError as error:
+            logger.warning("%s cannot be deleted: %s", public(folder.uri), error)
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from sparkdl.data.prefetch import prefetch, prefetch_to
 from sparkdl.data.transforms import Collate, collated
 from sparkdl.data.validation import Array
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights import unpack
-from sparkdl.io.weights_file import Weights, WeightsFile, assign
+from sparkdl.io.weights import adopt, unpack
+from sparkdl.io.weights_file import Weights, WeightsFile, assign, read_weights
 from sparkdl.serving.batch_size import batch_rows, batches
 from sparkdl.serving.format.export import Signature
 from sparkdl.serving.model_cache import CPU, CachedModel
@@ -110,15 +110,14 @@ def _copied(rows: Array, *, pinned: bool) -> Tensor:
 def restored(factory: ModelFactory | nn.Module, weights: Weights, precision: str) -> nn.Module:
     """Make a module with its weights, in evaluation mode; ``weights`` are empty if the factory carries them.
 
-    The module's tensors are those of a mapped file, if the weights are one.
+    The module's parameters are mapped, if the weights are a file and nothing else needs their memory.
     """
-    from_file = isinstance(weights, WeightsFile)
     with kept_random_state():
-        module = new_module(factory, parameters=not from_file)
-    if isinstance(weights, WeightsFile):
-        if not assign(weights, module):
-            return restored(factory, weights.read(), precision)
-    elif weights:
+        module = new_module(factory, parameters=not isinstance(weights, WeightsFile))
+        if isinstance(weights, WeightsFile) and not assign(weights, module):
+            module = new_module(factory)
+            adopt(module, read_weights(weights))
+    if isinstance(weights, bytes) and weights:
         unpack(weights, module)
     return Objective(lambda: module, nn.MSELoss(), precision=precision).build().eval()
 

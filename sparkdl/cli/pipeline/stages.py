@@ -228,9 +228,10 @@ class PipelineRun:
             for name in files.Folder.of(files.join(self.root, f"runs/{self.name}/{configuration}")).folders():
                 for path in (name,) if name.startswith("data-") else (f"{name}/checkpoints", f"{name}/members"):
                     runs.delete(f"{configuration}/{path}")
-                for path in runs.sizes(f"{configuration}/{name}"):
-                    if path.endswith(".safetensors"):  # the published version has a copy
-                        runs.delete(f"{configuration}/{name}/{path}")
+                run = files.Folder.of(files.join(self.root, f"runs/{self.name}/{configuration}/{name}"))
+                for path in (*run.sizes(""), *run.folders()):
+                    if path.endswith(".safetensors") or path.startswith("parts-"):  # the published version has a copy
+                        run.delete(path)
         scores = files.Folder.of(files.join(self.root, "scores"))
         for name in scores.folders():
             if self.name.owns(name):

@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 def new_module(factory: ModelFactory | nn.Module, *, parameters: bool = True) -> nn.Module:
     """A new module of a factory, or a copy of a module.
 
-    With ``parameters=False`` the parameters have no values. If the factory fails then, because it reads them, the
-    module is made with them, and a debug line says so.
+    With ``parameters=False`` the parameters have no values. If the factory then fails, or uses them for other objects
+    than its modules, the module is made with them, and a debug line says so.
 
     Raises:
         InvalidInput: the factory returned no module.
@@ -82,7 +82,9 @@ def without_parameters() -> Iterator[list[weakref.ref[nn.Parameter]]]:
 
 
 def _on_device_meta(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_meta
+    """Whether a value, or an item of it, is computed from parameters without values."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(one, Tensor) and one.is_meta and not isinstance(one, nn.Parameter) for one in items)
 
 
 def _on_meta(parameter: nn.Parameter) -> nn.Parameter:
