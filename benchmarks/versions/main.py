@@ -22,7 +22,7 @@ SIDE = Path(__file__).with_name("side.py")
 
 
 class Version:
-    """A checkout, in a process of its own."""
+    """Runs the measurements of one checkout in a separate process."""
 
     def __init__(self, root: Path) -> None:
         variables = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}

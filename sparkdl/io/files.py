@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -155,6 +156,12 @@ class Folder:
 
     def _inside(self, name: str) -> list[fs.FileInfo]:
         return list(self.system.get_file_info(fs.FileSelector(self.at(name), allow_not_found=True)))
+
+
+def local_directories() -> list[str]:
+    """The local disks of a Spark executor; without any, the system's temporary folder."""
+    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
+    return folders or [tempfile.gettempdir()]
 
 
 def local_path(uri: StrPath) -> str | None:

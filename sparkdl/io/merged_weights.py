@@ -71,7 +71,8 @@ def merge_files(parts: Sequence[WeightsFile], folder: str) -> WeightsFile:
         total = len(header) + sum(math.prod(shape) * dtype.itemsize for dtype, shape in about.values())
         if exists(uri) and size(uri) == total:
             return WeightsFile.of(uri)
-        return WeightsFile.write(uri, chain([header], chain.from_iterable(_bytes_of(sources[name]) for name in names)))
+        pieces = chain.from_iterable(_bytes_of(name, sources[name]) for name in names)
+        return WeightsFile.write(uri, chain([header], pieces))
 
 
 def _parameters(state: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Slice, Any]]]:
@@ -79,7 +80,7 @@ def _parameters(state: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Slice, An
         yield name, (Slice.of(state["slices"][name]), values)
 
 
-def _bytes_of(sources: Sequence[_Source]) -> Iterator[Buffer]:
+def _bytes_of(name: str, sources: Sequence[_Source]) -> Iterator[Buffer]:
     """The bytes of a whole tensor, read when they are due."""
     file, stored, part = sources[0]
     if part == Slice.whole(part.shape):
@@ -91,7 +92,7 @@ def _bytes_of(sources: Sequence[_Source]) -> Iterator[Buffer]:
         data = bytearray(_read_at(file, stored.nbytes, stored.offset))
         tensor[part.index] = torch.frombuffer(data, dtype=stored.dtype).view(stored.shape)
         missing -= math.prod(stored.shape)
-    _check({"a parameter": missing})
+    _check({name: missing})
     yield tensor.view(-1).view(torch.uint8).numpy().data
 
 

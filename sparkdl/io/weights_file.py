@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.files import Buffer, Folder, exists, join, write
+from sparkdl.io.files import Buffer, Folder, local_directories
 from sparkdl.io.redaction import public
 from sparkdl.io.serialization import NATIVE
 from sparkdl.io.weights import load_into, read_state, state_of
@@ -35,7 +35,6 @@ from sparkdl.io.weights import load_into, read_state, state_of
 CHUNK = 64 << 20
 """Bytes that are read at a time."""
 _ALIGNMENT = 64
-_ANNOUNCED = "announced"
 # In this order, from the last, the library writes tensors; of one dtype by name.
 _ORDER = ("BOOL", "U8", "I8", "I16", "F16", "BF16", "I32", "F32", "F64", "I64")
 _DTYPES = {name: dtype for dtype, name in NATIVE.items()}
@@ -125,15 +124,15 @@ class WeightsFile:
         if damage is not None:
             raise damage
 
-    def local_copy(self, folder: str | None = None) -> WeightsFile:
-        """A copy in a folder of this host, by default the last one of ``copy_to``; made once. Itself, if it is one.
+    def local_copy(self) -> WeightsFile:
+        """A copy on this host, in the folder of ``copy_to`` or one of this process; made once. A copy returns itself.
 
         Raises:
             InvalidInput: as ``copied``.
         """
         if Path(self.uri).name == self._copy_name:
             return self
-        path = Path(folder or _default_folder(), self._copy_name)
+        path = Path(*_shared_folder or [_process_folder()], self._copy_name)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(".tmp")
         with path.with_suffix(".lock").open("w") as lock:
@@ -189,8 +188,9 @@ def read_weights(weights: Weights) -> dict[str, Any]:
 def assign(weights: WeightsFile, module: nn.Module) -> bool:
     """Let a module's parameters have the memory of a mapped file, and copy its buffers; they stay the same objects.
 
-    torch replaces parameters with weak references, as of an LSTM. Returns False if a parameter that cannot be kept is
-    in use elsewhere: then the module has two sets of weights, and another one has to load copies.
+    torch cannot keep a parameter that has weak references, such as those in an LSTM: the module gets a new parameter.
+    If another object still uses the old parameter, or a view of it, ``assign`` returns False. The module then has two
+    sets of weights: make another module, and copy the weights into it.
 
     Raises InvalidInput if the file is damaged or of another architecture.
     """
@@ -221,39 +221,6 @@ def _keep_objects(before: Sequence[tuple[dict[str, Any], str, Any]]) -> list[wea
                 torch.utils.swap_tensors(value, present)  # type: ignore[no-untyped-call]
         group[name] = objects.setdefault(id(value), value)
     return replaced
-
-
-@dataclass(frozen=True)
-class PartFolder:
-    """Writes workers' parts of large weights into a folder.
-
-    Attributes:
-        uri: of the folder, which all workers and the driver see; hidden in ``repr``.
-    """
-
-    uri: str = field(repr=False)
-
-    def write(self, name: str, pieces: Sequence[Buffer]) -> bytes:
-        """Write a part, and return what ``part`` reads."""
-        file = WeightsFile.write(join(self.uri, name), pieces)
-        return json.dumps([name, file.size, file.sha256]).encode()
-
-    def part(self, written: bytes) -> WeightsFile:
-        """The file of a part."""
-        name, size, sha256 = json.loads(written)
-        return WeightsFile(join(self.uri, name), size, sha256)
-
-    def announce(self) -> None:
-        """Let workers see that they share the folder with the driver, which calls it."""
-        write(join(self.uri, _ANNOUNCED), b"")
-
-    def check(self) -> None:
-        """Raise InvalidInput if the caller does not see what the driver announced."""
-        if not exists(join(self.uri, _ANNOUNCED)):
-            raise InvalidInput(
-                f"this host does not see what the driver wrote to {public(self.uri)}; expected a runDir that the "
-                "driver and all workers share, such as hdfs:// or s3://: large weights travel in its files."
-            )
 
 
 def _aligned(read: Callable[[int], bytes]) -> Iterator[bytes]:
@@ -311,22 +278,17 @@ def layout_of(
     return struct.pack("<Q", len(text)) + text, names
 
 
-_folders: list[str] = []  # for copies, the last one counts
+_shared_folder: list[str] = []  # for copies; empty until ``copy_to``
 
 
 def copy_to(folder: str) -> None:
     """Make copies in a folder that processes of this host share, from now on; the caller's surroundings delete it."""
-    _folders.append(folder)
-
-
-def _default_folder() -> str:
-    return _folders[-1] if _folders else _process_folder()
+    _shared_folder[:] = [folder]
 
 
 @cache
 def _process_folder() -> str:
-    # Spark deletes its executors' folders; a Python worker ends without a call of atexit.
-    disks = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
-    folder, process = tempfile.mkdtemp(prefix="sparkdl-weights-", dir=disks[0] if disks else None), os.getpid()
+    # A Python worker of Spark ends without a call of atexit, and Spark deletes the executor's folders.
+    folder, process = tempfile.mkdtemp(prefix="sparkdl-weights-", dir=local_directories()[0]), os.getpid()
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == process else None)
     return folder

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from sparkdl.checkpoint.checkpointer import Checkpointer
 from sparkdl.checkpoint.interval import CheckpointInterval
+from sparkdl.checkpoint.part_folder import PartFolder
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.cluster.protocol import Cluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.merged_weights import merge_files, merge_weights
-from sparkdl.io.redaction import public
 from sparkdl.io.weights import check_result
-from sparkdl.io.weights_file import PartFolder, Weights
+from sparkdl.io.weights_file import Weights
 from sparkdl.ml.fit_monitor import FitMonitor
 from sparkdl.ml.fit_spec import FitResult, FitSpec
 from sparkdl.ml.report import make_report
@@ -94,15 +94,15 @@ def _part_folder(run: Run) -> Iterator[PartFolder | None]:
     if run.directory is None:
         yield None
         return
-    folder = PartFolder(files.absolute(files.join(run.directory, f"parts-{uuid.uuid4().hex}")))
-    folder.announce()
+    directory = SharedDirectory(files.join(run.directory, f"parts-{uuid.uuid4().hex}"))
+    directory.announce()
     try:
-        yield folder
+        yield PartFolder(directory)
     finally:
         try:
-            files.delete(folder.uri)
+            files.delete(directory.directory)
         except OSError as error:
-            logger.warning("%s cannot be deleted: %s", public(folder.uri), error)
+            logger.warning("%s cannot be deleted: %s", directory.folder.path, error)
 
 
 @contextmanager

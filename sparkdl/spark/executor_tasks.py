@@ -27,10 +27,11 @@ from sparkdl.data.shard import Shard
 from sparkdl.data.shard_store import ShardStore, bytes_of, empty_shard, pack, rows_in
 from sparkdl.data.spool import Spool
 from sparkdl.errors import InvalidInput
+from sparkdl.io.files import local_directories
 from sparkdl.io.pickling import unship
 from sparkdl.io.serialization import unpack_state
 from sparkdl.io.threads import torch_threads
-from sparkdl.spark.python_worker import freeze_imports, local_directories, local_directory
+from sparkdl.spark.python_worker import freeze_imports, local_directory
 from sparkdl.spark.session import SharedBytes, shared
 from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
 from sparkdl.spark.tensor_chunks import PIECES, RESULT_CHUNK, ChunkHeader, TaskRow, cut_tensors, record_batch

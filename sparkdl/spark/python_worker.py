@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import Any
 
 from pyspark import TaskContext
 
+from sparkdl.io.files import local_directories
 from sparkdl.io.pickling import unship
 
 
@@ -44,9 +43,3 @@ def local_directory(index: int) -> str:
     """A folder on one of the executor's local disks, chosen by ``index``; Spark removes it with the executor."""
     folders = local_directories()
     return folders[index % len(folders)]
-
-
-def local_directories() -> list[str]:
-    """The executor's local disks; without any, the system's temporary folder."""
-    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
-    return folders or [tempfile.gettempdir()]

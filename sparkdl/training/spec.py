@@ -42,7 +42,7 @@ class StateSaver(Protocol):
 
 
 class PartWriter(Protocol):
-    """Writes a worker's part of the weights, as ``sparkdl.io.weights_file.PartFolder`` does."""
+    """Writes a worker's part of the weights, as ``sparkdl.checkpoint.part_folder.PartFolder`` does."""
 
     def check(self) -> None:
         """Raise InvalidInput if the driver would not see what this worker writes."""

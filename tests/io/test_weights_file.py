@@ -14,9 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from sparkdl.errors import InvalidInput
+from sparkdl.io import weights_file
 from sparkdl.io.serialization import NATIVE
 from sparkdl.io.weights import pack, unpack
-from sparkdl.io.weights_file import PartFolder, WeightsFile, assign, layout_of, read_weights
+from sparkdl.io.weights_file import WeightsFile, assign, copy_to, layout_of, read_weights
 from sparkdl.serving.scorer import restored
 from sparkdl.training.objective.module_factory import new_module
 
@@ -139,25 +140,22 @@ def test_recurrent_module_is_mapped_unless_a_weight_is_in_use_elsewhere(tmp_path
         assert torch.equal(layer(rows)[0], expected(rows)[0])
 
 
-def test_parts_need_a_folder_that_the_driver_sees(tmp_path: Path) -> None:
-    folder = PartFolder(str(tmp_path / "parts"))
-    with pytest.raises(InvalidInput, match=r"does not see what the driver wrote to .*/parts; expected a runDir that"):
-        folder.check()
-    folder.announce()
-    folder.check()
-
-
-def test_original_may_be_overwritten_and_truncated_while_a_copy_is_mapped(tmp_path: Path) -> None:
+def test_original_may_be_overwritten_and_truncated_while_a_copy_is_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained, mapped = Tied(), new_module(Tied, parameters=False)
     file = stored(tmp_path, trained)
-    copy = file.local_copy(str(tmp_path / "executor"))
+    monkeypatch.setattr(weights_file, "_shared_folder", [])
+    copy_to(str(tmp_path / "executor"))
+    copy = file.local_copy()
     assign(copy, mapped)
     Path(file.uri).write_bytes(b"\0" * file.size)
     Path(file.uri).write_bytes(b"")
     assert torch.equal(mapped.embed.weight, trained.embed.weight)
-    assert file.local_copy(str(tmp_path / "executor")) == copy == copy.local_copy()
+    assert file.local_copy() == copy == copy.local_copy()
+    copy_to(str(tmp_path / "another"))
     with pytest.raises(InvalidInput, match=r"weights.safetensors have changed since the model was made; expected"):
-        file.local_copy(str(tmp_path / "another"))
+        file.local_copy()
     Path(file.uri).unlink()
     with pytest.raises(InvalidInput, match=r"no file .*weights.safetensors: the model.s weights are gone, or hosts"):
         file.read()

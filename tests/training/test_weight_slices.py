@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl.checkpoint.part_folder import PartFolder
+from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.io.merged_weights import merge_files, merge_weights
 from sparkdl.io.serialization import unpack_state
 from sparkdl.io.weights import Slice, pack
-from sparkdl.io.weights_file import PartFolder, WeightsFile
+from sparkdl.io.weights_file import WeightsFile
 from sparkdl.training.layouts.replicated import ReplicatedReplica
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.weight_slices import copy_weights, pack_weights, weight_slices
@@ -45,7 +47,7 @@ def part(replica: ReplicatedReplica, rank: int, size: int) -> bytes:
 
 def merged(parts: list[bytes], folder: Path) -> tuple[bytes, WeightsFile]:
     """The parts merged in memory, and from files, twice."""
-    writer = PartFolder(str(folder / "parts"))
+    writer = PartFolder(SharedDirectory(str(folder / "parts")))
     files = [writer.part(writer.write(f"{number}", [packed])) for number, packed in enumerate(parts)]
     file, again = (merge_files(files, str(folder / "run")) for _ in range(2))
     assert file == again == WeightsFile.of(file.uri)

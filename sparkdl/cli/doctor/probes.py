@@ -7,8 +7,8 @@ import tempfile
 from contextlib import closing
 from dataclasses import dataclass
 
+from sparkdl.io.files import local_directories
 from sparkdl.net.protocol import Connection, Endpoint
-from sparkdl.spark.python_worker import local_directories
 from sparkdl.telemetry.recorder import CONNECT_SECONDS
 
 _WRITTEN = 1 << 20  # bytes
