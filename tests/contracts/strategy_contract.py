@@ -34,7 +34,10 @@ ADAM = partial(torch.optim.Adam, lr=0.01)
 CLASSES = nn.CrossEntropyLoss(weight=torch.tensor([0.5, 1.0, 2.0, 4.0]), ignore_index=-1)
 HALVING = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
 UNEVEN = {1: (998,), 2: (0, 998), 4: (1, 0, 997, 0)}
-UNEVEN_CASES = ("class weights and ignored labels", "SGD", "Adam in fp32", "weights")
+UNEVEN_CASES = (
+    *("class weights and ignored labels", "SGD", "Adam in fp32", "weights"),
+    *("sparse embeddings, clipping", "sparse embeddings, SparseAdam"),
+)
 ROWS = 48
 NUMBER = pa.float64()
 SCHEMA = pa.schema({"row": pa.int64(), "x": pa.list_(NUMBER, 3), "y": NUMBER, "label": pa.int64(), "weight": NUMBER})
@@ -100,6 +103,13 @@ CASES = {
     "parameters for a few rows, Adam": Case(work.Gated, optimizer=ADAM, batch_size=6, accumulate=2),
     "frozen parameters": Case(work.Frozen, optimizer=DECAYING),
     "tied weights": Case(work.Tied, batch_size=20),
+    "sparse embeddings, clipping": Case(
+        work.LookupNet, optimizer=partial(torch.optim.SGD, lr=0.01), max_grad_norm=0.5, batch_size=9, accumulate=2
+    ),
+    "sparse embeddings, Adagrad": Case(work.LookupNet, optimizer=partial(torch.optim.Adagrad, lr=0.05), batch_size=4),
+    "sparse embeddings, SparseAdam": Case(
+        work.Lookup, optimizer=partial(torch.optim.SparseAdam, lr=0.01), batch_size=4
+    ),
 }
 
 
@@ -258,6 +268,9 @@ def single_process(
     """The weights after the given steps, of which each has its rows; the model factory is deterministic."""
     objective = training.objective
     module = work.new_model(training).to(objective.dtype).train()
+    for part in module.modules():
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag)):  # SparseAdam alone needs sparse gradients
+            part.sparse = getattr(objective.optimizer, "func", None) is torch.optim.SparseAdam
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     optimizer = objective.optimizer(trained)
     scheduler = None if objective.scheduler is None else objective.scheduler(optimizer)

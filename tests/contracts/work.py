@@ -310,6 +310,32 @@ class Normalised(nn.Module):
         return self.head(self.norm(x)).squeeze(-1)
 
 
+class Lookup(nn.Module):
+    """Two sparse embeddings: of the rounded numbers of a row, of which 0 has no gradient, and of a sum of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = nn.Embedding(40, 2, padding_idx=0, sparse=True)
+        self.bag = nn.EmbeddingBag(40, 2, mode="sum", sparse=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids = (8 * x).long().abs().clamp(max=39)
+        bag = self.bag(ids.flatten(), torch.arange(0, ids.numel(), ids.shape[1]))
+        return (self.numbers(ids).sum(1) * bag).sum(-1)
+
+
+class LookupNet(Lookup):
+    """Sparse embeddings beside a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = Net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = super().forward(x) + self.dense(x)
+        return output
+
+
 class Masks(Net):
     """Dropout of ones, which shows the masks that a worker draws."""
 

@@ -148,6 +148,36 @@ class Group:
             return self._trade(tensor.chunk(self.size), received.chunk(self.size), wait=wait)
         return self._start(dist.all_to_all_single, received, tensor, wait=wait)
 
+    def all_to_all_rows(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Send the rows of ``parts[i]`` to rank ``i``; return the rows that each rank sent to this one.
+
+        Args:
+            parts: one tensor ``[rows, ...]`` for each rank, of one dtype and row shape on all workers. The numbers of
+                rows may differ, and may be 0.
+
+        Returns:
+            ``size`` tensors in the order of their senders, on the device of ``parts``.
+        """
+        if self.size == 1:
+            return [parts[0]]
+        first, by_messages = parts[0], not self.nccl
+        staged = [
+            (part.cpu() if by_messages else part.cuda()).contiguous() for part in parts
+        ]  # gloo sends from the host
+        counts = torch.tensor([len(part) for part in staged], device=staged[0].device)
+        incoming = torch.empty_like(counts)
+        self.all_to_all_into(incoming, counts)
+        rows = [*map(int, incoming)]
+        received = staged[0].new_empty((sum(rows), *first.shape[1:]))
+        if by_messages:
+            self._trade(staged, torch.split(received, rows), wait=True)
+        else:
+            with reaching_peers():
+                sizes: dict[str, Any] = {"output_split_sizes": rows, "input_split_sizes": [*map(len, staged)]}
+                options: dict[str, Any] = {"group": self.handle, "async_op": True}
+                _result(dist.all_to_all_single(received, torch.cat(staged), **sizes, **options), wait=True)
+        return [*torch.split(received.to(first.device), rows)]
+
     def _sends_directly(self, tensor: Tensor) -> bool:
         """Whether workers send each other messages: gloo's own collectives wait with a message for a message."""
         return not tensor.is_cuda and dist.get_backend(self.handle) == "gloo"
@@ -164,6 +194,7 @@ class Group:
             dist.P2POp(kind, part, group=self.handle, group_peer=peer)
             for kind, parts in ((dist.irecv, received), (dist.isend, sent))
             for part, peer in zip(parts, peers, strict=True)
+            if part.numel()
         ]
         with reaching_peers():
             return _Messages(dist.batch_isend_irecv(pending) if pending else [])

@@ -1,4 +1,4 @@
-"""Arithmetic of a replica's step: autocast, loss scaling, compilation, memory format and TF32."""
+"""Arithmetic of a replica's step: autocast, loss scaling, clipping, compilation, memory format and TF32."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparkdl.cluster.group.world import World
+from sparkdl.cluster.group.world import Group, World
 from sparkdl.data.batch import Input
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -54,6 +54,34 @@ class LossScaler(torch.amp.GradScaler):
 def _graded(optimizer: torch.optim.Optimizer) -> set[int]:
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     return {id(parameter) for parameter in parameters if parameter.grad is not None}
+
+
+@torch.no_grad()
+def clip(gradients: Sequence[Tensor], max_norm: float, group: Group, copies: Sequence[int] = ()) -> None:
+    """Scale gradients so that the L2 norm of the whole gradient is at most ``max_norm``.
+
+    As ``torch.nn.utils.clip_grad_norm_``, which takes neither sparse gradients nor slices of several workers.
+
+    Args:
+        gradients: this worker's gradients or slices of them, dense or sparse.
+        max_norm: the largest norm.
+        group: the workers whose slices together are the whole gradient.
+        copies: how many workers of the group hold each of the gradients; default: one.
+    """
+    values = [one.coalesce().values() if one.is_sparse else one for one in gradients]
+    if group.size == 1:
+        norm = nn.utils.get_total_norm(values)
+    else:
+        square = torch.zeros((), dtype=torch.float64, device="cuda" if group.nccl else "cpu")
+        for value, number in zip(values, copies or [1] * len(values), strict=True):
+            square += value.double().square().sum() / number
+        group.sum_(square)
+        norm = square.sqrt_()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    torch._foreach_mul_([one for one in gradients if not one.is_sparse], factor)
+    for one in gradients:
+        if one.is_sparse:
+            one.mul_(factor)
 
 
 def compile_module(module: nn.Module, backend: str) -> None:

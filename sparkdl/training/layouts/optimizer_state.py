@@ -1,7 +1,8 @@
 """An optimizer's state by the names of its parameters, so that workers which hold other parameters can read it.
 
 ``optimizer.state_dict()`` numbers the parameters. Here ``"state"`` has a dict of each parameter by name, and the
-``"params"`` of a group are names beside the group's options.
+``"params"`` of a group are names beside the group's options. A sparse tensor, such as the momentum that
+``torch.optim.SGD`` makes of sparse gradients, becomes a dense one, which steps on them as well.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
@@ -17,7 +18,10 @@ def state_by_name(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> di
     """The optimizer's state, whose tensors are live; ``named`` are the module's parameters."""
     groups, state = _names(optimizer, named), optimizer.state_dict()
     names = dict(enumerate(name for group in groups for name in group))
-    state["state"] = {names.get(number, number): values for number, values in state["state"].items()}
+    state["state"] = {
+        names.get(number, number): {name: _dense(value) for name, value in values.items()}
+        for number, values in state["state"].items()
+    }
     state["param_groups"] = [
         options | {"params": group} for options, group in zip(state["param_groups"], groups, strict=True)
     ]
@@ -42,6 +46,10 @@ def differences(optimizer: Optimizer, named: Mapping[str, nn.Parameter], state: 
         yield f"its optimizer has groups of {[*map(len, saved)]} parameters, this training's of {[*map(len, current)]}"
     elif [*map(sorted, saved)] != [*map(sorted, current)]:
         yield "its optimizer's groups have other parameters than this training's"
+
+
+def _dense(value: Any) -> Any:
+    return value.to_dense() if isinstance(value, Tensor) and value.is_sparse else value
 
 
 def _names(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> list[list[str]]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from sparkdl.cluster.group.world import World
+from sparkdl.cluster.group.world import Group, World
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields
@@ -107,7 +107,8 @@ class ReplicatedReplica:
         if adjust is not None:
             adjust(self.parameters)
         if self._objective.max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self._objective.max_grad_norm)
+            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+            arithmetic.clip(gradients, self._objective.max_grad_norm, Group())
         if self._scaler is None:
             self.optimizer.step()
         else:

@@ -11,6 +11,9 @@ Buckets of gradients are summed while the backward pass still computes earlier l
 Distributed: Experiences on accelerating data parallel training, 2020, arXiv:2006.15704; ring all-reduce: P. Patarasuk
 and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009).
 
+Sparse gradients of ``nn.Embedding(sparse=True)`` stay sparse, so that ``torch.optim.SparseAdam`` takes them:
+``sparse`` sums the rows that workers touched.
+
 Workers are bit-identical after each step. Results differ from one machine's by rounding, since the order of additions
 differs.
 """
@@ -27,12 +30,14 @@ from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import Count
+from sparkdl.telemetry.emit import notify
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies import Sync, exchange_phase
 from sparkdl.training.strategies.bucketed import BUCKET_BYTES, BucketStrategy
 from sparkdl.training.strategies.buckets import Bucket, make_buckets
 from sparkdl.training.strategies.reducers import PendingReduce, Reducer
 from sparkdl.training.strategies.reducers.exact import Exact
+from sparkdl.training.strategies.sparse import SparseSum, sparse_parameters
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class AllReduce(BucketStrategy):
     """Every worker takes the same step on the mean gradient of the global batch.
 
     Attributes:
-        reduce: how a bucket is summed.
+        reduce: how a bucket is summed; sparse gradients are in no bucket, and their sums are exact.
         bucket_bytes: bytes of a bucket; larger buckets use the network better, smaller ones overlap more.
     """
 
@@ -59,18 +64,24 @@ class AllReduceSync(Sync):
 
     def __init__(self, strategy: AllReduce, replica: Replica, group: Group) -> None:
         self.replica, self.group = replica, group
-        self._buckets: list[Bucket] = make_buckets(replica.parameters, strategy.bucket_bytes) if group.size > 1 else []
+        parameters = replica.parameters if group.size > 1 else []
+        self._sparse = {
+            index: SparseSum(parameters[index], group) for index in sparse_parameters(replica.module, parameters)
+        }
+        self._buckets: list[Bucket] = make_buckets(parameters, strategy.bucket_bytes, leave_out=self._sparse)
         self._slots = {
             parameter: (bucket, slot) for bucket in self._buckets for slot, parameter in enumerate(bucket.parameters)
         }
         self._reduction = strategy.reduce.open(self._buckets, group)
+        if self._sparse and group.rank == 0 and not isinstance(strategy.reduce, Exact):
+            notify(f"{strategy.reduce} leaves out {len(self._sparse)} sparse gradients: workers sum them exactly.")
         self.begin(1.0)
         replica.sink = self if self._buckets else None
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that this worker sends per step."""
-        return self._reduction.bytes_per_step
+        """Bytes that this worker sends per step; the rows of sparse gradients are those of the last step."""
+        return self._reduction.bytes_per_step + sum(one.bytes for one in self._sparse.values())
 
     def begin(self, share: float) -> None:
         """Reset the buckets for a backward pass."""
@@ -80,7 +91,9 @@ class AllReduceSync(Sync):
         self._unused: list[int] = []
 
     def ready(self, index: int) -> None:
-        """Copy a gradient into its bucket, and start to reduce each bucket that is full."""
+        """Copy a dense gradient into its bucket, and start to reduce each bucket that is full."""
+        if index in self._sparse:
+            return
         if index not in self._waiting:
             raise InvalidInput(
                 "a parameter got several gradients in one backward pass, for example from reentrant checkpoints that "
@@ -94,7 +107,10 @@ class AllReduceSync(Sync):
             bucket.used[slot] = 0
             self._unused.append(index)
         elif gradient.is_sparse:
-            raise InvalidInput("a parameter has a sparse gradient; expected a dense one: set Embedding(sparse=False).")
+            raise InvalidInput(
+                f"a parameter {list(parameter.shape)} has a sparse gradient; expected one of nn.Embedding(sparse=True) "
+                "or nn.EmbeddingBag(sparse=True), whose weight no other module has. Else set sparse=False."
+            )
         else:
             torch.mul(gradient, self._share, out=bucket.gradients[slot])
             parameter.grad = None
@@ -114,6 +130,9 @@ class AllReduceSync(Sync):
         with exchange_phase():
             for exchange in self._under_way:
                 exchange.wait()
+            for index, rows in self._sparse.items():
+                parameter = self.replica.parameters[index]
+                parameter.grad = rows.reduce(parameter.grad, batch.weight_fraction)
         nobody = self._unused_by_all()
         for index, (bucket, slot) in self._slots.items():
             # As on one machine, the optimizer skips a parameter that no row of the global batch used.

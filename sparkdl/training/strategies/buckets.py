@@ -8,7 +8,7 @@ The first bucket is small, so that communication starts early.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,14 +44,14 @@ def assign(sizes: Sequence[int], kinds: Sequence[object], capacity: int, first: 
     return closed + list(open_.values())
 
 
-def make_buckets(parameters: Sequence[nn.Parameter], capacity: int) -> list[Bucket]:
-    """Buckets with buffers for the gradients of ``parameters``."""
-    sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
-    kinds = [(parameter.dtype, parameter.device) for parameter in parameters]
-    return [
-        _bucket(index, members, [parameters[member] for member in members])
-        for index, members in enumerate(assign(sizes, kinds, capacity, min(capacity, FIRST_BYTES)))
-    ]
+def make_buckets(parameters: Sequence[nn.Parameter], capacity: int, *, leave_out: Collection[int] = ()) -> list[Bucket]:
+    """Buckets with buffers for the gradients of ``parameters``, without those of the indices ``leave_out``."""
+    indices = [index for index in range(len(parameters)) if index not in leave_out]
+    sizes = [parameters[index].numel() * parameters[index].element_size() for index in indices]
+    kinds = [(parameters[index].dtype, parameters[index].device) for index in indices]
+    positions = assign(sizes, kinds, capacity, min(capacity, FIRST_BYTES))
+    members = [[indices[position] for position in bucket] for bucket in positions]
+    return [_bucket(number, bucket, [parameters[index] for index in bucket]) for number, bucket in enumerate(members)]
 
 
 def _bucket(index: int, members: list[int], parameters: list[nn.Parameter]) -> Bucket:

@@ -90,6 +90,31 @@ def test_collectives_of_any_dtype_and_layout(three):
             assert torch.equal(answer["summed"][name], tensor * 6), name
 
 
+def send_rows(world: World, shard: Shard | None) -> dict[str, Any]:
+    """Rank r sends r + 2 i rows of ``r > 0`` to rank i, and none to itself."""
+    sizes = [0 if to == world.rank else world.rank + 2 * to for to in range(world.size)]
+    dtypes = {}
+    for dtype in EVERY_DTYPE:
+        parts = [torch.full((size, 2), world.rank > 0).to(dtype) for size in sizes]
+        dtypes[str(dtype)] = [part.float().tolist() for part in world.group().all_to_all_rows(parts)]
+    strided = torch.arange(12.0).view(3, 4).t() + 100 * world.rank
+    columns = world.group().all_to_all_rows([strided[to:] for to in range(world.size)])
+    scalars = world.group().all_to_all_rows([torch.arange(world.rank) for _ in range(world.size)])
+    return {
+        "dtypes": dtypes,
+        "columns": [len(part) for part in columns],
+        "scalars": [part.tolist() for part in scalars],
+    }
+
+
+def test_all_to_all_with_any_number_of_rows(three):
+    for rank, answer in enumerate(three.gang(send_rows)):
+        expected = [[[float(source > 0)] * 2] * (0 if source == rank else source + 2 * rank) for source in range(3)]
+        assert all(parts == expected for parts in answer["dtypes"].values())
+        assert answer["columns"] == [4 - rank] * 3
+        assert answer["scalars"] == [[], [0], [0, 1]]
+
+
 def swap(world: World, shard: Shard | None) -> dict[str, Any]:
     """Tensors of all neighbours in a ring, and of one neighbour."""
     group, size = world.group(), world.size
