@@ -50,7 +50,7 @@ def test_gradients_outside_the_optimizer_piled_up() -> None:
         return torch.optim.SGD(list(parameters)[2:], lr=0.0)
 
     objective = Objective(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), nn.MSELoss(), head)
-    replica = Replicated().place(objective, World())
+    replica = Replicated().place(objective, World(), work.FEED)
     replica.gradients(Batch((torch.ones(2, 1),), torch.ones(2, 1), None, None, 2, 2.0, 1.0))
     replica.apply()
     assert [parameter.grad for parameter in replica.parameters] == [None] * 4

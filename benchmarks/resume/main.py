@@ -30,10 +30,12 @@ from sparkdl.checkpoint.slices import deal
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.io.files import Folder
 from sparkdl.io.serialization import pack_pieces
 from sparkdl.telemetry.event import Event
+from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 
@@ -127,7 +129,7 @@ class Saves:
 
     def __call__(self, world: World, shard: Shard | None) -> list[tuple[float, float]]:
         """Seconds of both, the slower worker's."""
-        replica = Replicated().place(_objective(self.width), world)
+        replica = Replicated().place(_objective(self.width), world, Feed(Plan((1,) * world.size, world.size)))
         for parameter in replica.parameters:
             parameter.grad = parameter.detach().clone()
         replica.apply()

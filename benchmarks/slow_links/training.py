@@ -19,8 +19,10 @@ from benchmarks.slow_links.network import sent_by_this_host
 from sparkdl import Objective
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
+from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.training.layouts import equalise
+from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.strategies import Strategy
 
@@ -87,7 +89,8 @@ class Steps:
         torch.manual_seed(self.seed)
         images, validation = mnist(VALIDATED / 10_000, self.seed)
         inputs, target = torch.from_numpy(images.pixels).float() / 255, torch.from_numpy(images.digits)
-        replica = equalise(Replicated().place(Objective(MODEL, nn.CrossEntropyLoss(), sgd), world), world.group())
+        feed = Feed(Plan((self.rows,) * world.size, self.rows * world.size))
+        replica = equalise(Replicated().place(Objective(MODEL, nn.CrossEntropyLoss(), sgd), world, feed))
         sync = self.strategy.attach(replica, world.group())
         steps = max(self.steps, -(-self.least // sync.bytes_per_step))
         steps += -steps % self.period

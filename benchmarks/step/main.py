@@ -22,8 +22,10 @@ from benchmarks.pairs import Pairs, environment, options, verdict
 from sparkdl import AllReduce, LocalCluster, Objective
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
+from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.training.layouts import equalise
+from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.replica_check import ReplicaCheck
 from sparkdl.training.layouts.replicated import Replicated
 
@@ -85,8 +87,10 @@ class Blocks:
         return max(taken) / self.steps
 
     def _all_reduce(self, world: World, inputs: Tensor, target: Tensor) -> tuple[Callable[[], None], ReplicaCheck]:
-        replica = Replicated().place(Objective(partial(mlp, *self.widths), nn.MSELoss(), sgd), world)
-        equalise(replica, world.group())
+        objective = Objective(partial(mlp, *self.widths), nn.MSELoss(), sgd)
+        replica = equalise(
+            Replicated().place(objective, world, Feed(Plan((self.rows,) * world.size, self.rows * world.size)))
+        )
         sync = AllReduce().attach(replica, world.group())
         batch = Batch((inputs,), target, None, None, self.rows, self.rows, 1 / world.size, total=self.rows * world.size)
 

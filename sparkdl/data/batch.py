@@ -165,6 +165,11 @@ class Batch:
         yield from device_tensors(self.inputs)
         yield from (tensor for tensor in (self.target, self.weights) if tensor is not None)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the inputs."""
+        return next(device_tensors(self.inputs)).device
+
     def to(self, device: torch.device) -> Batch:
         """The batch as it arrives on a device; ``denominators`` stay on the CPU."""
         return replace(

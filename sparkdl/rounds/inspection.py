@@ -16,7 +16,7 @@ from sparkdl.rounds import add
 from sparkdl.rounds.evaluate import as_only
 from sparkdl.training.dataloader import check_split
 from sparkdl.training.objective.labels import Classes, LabelBounds, LabelScan, are_valid, check_bounds
-from sparkdl.training.objective.loss import trained
+from sparkdl.training.objective.loss import forward, trained
 from sparkdl.training.objective.objective import Objective, OutputKind
 from sparkdl.training.objective.probe import probe_batch, probe_evaluation, probe_model
 from sparkdl.training.rng import forked
@@ -64,7 +64,8 @@ class InspectShard:
             return {"inputs": None, "output": None}
         batch = probe_batch(shard, self.transforms).to(self.device)
         with forked(self.device):
-            output, summary = probe_model(self.objective.build(self.device), batch, self.kind)
+            module = self.objective.build(self.device)
+            output, summary = probe_model(module, lambda rows: forward(module, rows.inputs), batch, self.kind)
             # Of invalid labels, the driver raises for all shards together.
             labelled = self.classes is None or are_valid(bounds, self.classes.of_output(summary["output"]))
             # Without weight there is no mean, and steps call the loss in training mode.

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from sparkdl.cluster.group.world import Group
 from sparkdl.data.batching import Batcher, DeviceCache
 from sparkdl.data.sampler import Plan, generator
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.rounds.parameters import seeded
 from sparkdl.telemetry.step_timer import end_step, enter_phase
+from sparkdl.training.layouts import Workers
 from sparkdl.training.layouts.arithmetic import tf32
 from sparkdl.training.layouts.replicated import ReplicatedReplica
 from sparkdl.training.objective.objective import Objective
@@ -41,7 +43,7 @@ class LocalTraining:
         Returns the sum of the last epoch's losses, each before its step, and their denominator; float64 CPU scalars.
         """
         seed, device = generator(*self.key, self.round).initial_seed(), objective.device
-        replica = ReplicatedReplica(objective, module)
+        replica = ReplicatedReplica(objective, module, Workers(Group(), Group()))
         self._schedule(objective, replica.optimizer)
         total = denominator = torch.zeros((), dtype=torch.float64)
         batcher = self._batcher(shard, device, seed)
@@ -55,7 +57,7 @@ class LocalTraining:
                     for micro_batch, last in batch.split(objective.micro_batches):
                         total += replica.gradients(micro_batch, last=last).double() * micro_batch.weight
                     denominator += batch.weight
-                    replica.apply(self.pull)
+                    replica.apply(adjust=self.pull)
                     end_step(rows=batch.rows)
                     enter_phase("feed")
         if not bool(torch.isfinite(total)):

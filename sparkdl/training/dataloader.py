@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
 from sparkdl.cluster.group.world import Group, World
 from sparkdl.data.batch import Batch
 from sparkdl.data.batching import Batcher, DeviceCache
@@ -23,8 +21,10 @@ from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.training.layouts import Replica
 from sparkdl.training.objective.labels import Classes, LabelScan, check_bounds
 from sparkdl.training.objective.probe import probe_batch, probe_evaluation, probe_model
+from sparkdl.training.partner_rows import gather_rows
 from sparkdl.training.rng import forked
 from sparkdl.training.spec import TrainingSpec
 
@@ -37,16 +37,18 @@ class BatchLoader:
         fingerprint: of all rows of the worker; None without a checkpointer.
         validation: the validation rows; None without a validation column.
         cache: all rows on the device, where the model is; None if batches are copied from the host.
-        share: this worker's fraction of all training rows.
+        share: the fraction of all training rows that this worker and its partners have.
+        spare: a row that counts nothing, for replicas in lockstep; else None.
         report: ``rows``, ``validation_rows``, and ``feed_wait_seconds``, the time that training waited for batches.
 
     Raises:
-        InvalidInput: training or validation rows are missing, a label is invalid, or ``lockstep`` is set, and this
-            worker lacks a row in a step or micro-batch.
+        InvalidInput: training or validation rows are missing, a label is invalid, or the replica needs rows, and this
+            worker lacks one in a step or micro-batch.
     """
 
-    def __init__(self, shard: Shard, world: World, training: TrainingSpec, *, lockstep: bool) -> None:
+    def __init__(self, shard: Shard, world: World, training: TrainingSpec, replica: Replica) -> None:
         group, device = world.group(), world.device
+        self._replica, self._partners = replica, replica.workers.partners
         self.report: dict[str, Any] = {"rows": shard.rows, "feed_wait_seconds": 0.0}
         self._group, self._training, self._device, self.shard = group, training, device, shard
         self._classes = training.classes or Classes()
@@ -69,11 +71,12 @@ class BatchLoader:
         check_split(self.plan.total, validation, sum(trained), sum(one or 0 for one in held_out))
         if group.rank == 0:
             record("rows", training=self.plan.total, validation=validation or 0)
-        self.share = shard.rows / self.plan.total
+        ranks = self._partners.ranks or (group.rank,)
+        self.share = sum(self.plan.rows[rank] for rank in ranks) / self.plan.total
         if any(weighted) and shard.denominators is None:
             # ``batches`` sums denominators over all workers, including those whose rows all weigh 1.
             shard = shard.with_unit_denominators()
-        if lockstep:
+        if replica.needs_rows:
             _check_every_step(self.plan, shard.index, training.objective.micro_batches)
         mode = training.cache_on_device
         if transforms:
@@ -84,18 +87,33 @@ class BatchLoader:
             mode = "never"
         self.cache = DeviceCache.of(self.shard, device, mode)
         self._batcher = replace(Batcher(shard, self.plan, device, transforms), cache=self.cache)
+        self.spare = self._spare_row(shard) if replica.lockstep else None
 
-    def probe(self, module: nn.Module) -> dict[str, Any]:
-        """Run the module on the first rows; return the report's ``inputs`` and ``output``.
+    def _spare_row(self, shard: Shard) -> Batch:
+        """The first row of positive weight of the lowest rank that has one, the same on all workers; a collective."""
+        lowest = min(rank for rank, has_rows in enumerate(self._group.gather(shard.denominator() > 0)) if has_rows)
+        row = None
+        if self._group.rank == lowest:
+            row = probe_batch(shard, Transforms(self._training.collate), 1)
+        first: Batch = self._group.gather(row)[lowest]
+        return replace(first.to(self._device), weight_fraction=0.0, micro_fraction=0.0)
+
+    def probe(self) -> dict[str, Any]:
+        """Run the replica on the first rows; return the report's ``inputs`` and ``output``.
 
         Raises InvalidInput if scoring would reject the output, or a label is beyond the output.
         """
-        if not self.shard.rows:
+        replica, objective, kind = self._replica, self._training.objective, self._training.kind
+        if not self.shard.rows and not replica.lockstep and self._partners.size == 1:
             return {"inputs": None, "output": None}
-        objective, kind = self._training.objective, self._training.kind
         batch = probe_batch(self.shard, Transforms(self._training.collate)).to(self._device)
+        batch = gather_rows(batch, self._partners)
         with forked(self._device):
-            output, summary = probe_model(module, batch, kind)
+            # Rows without a weight have an output, too.
+            rows = replace(batch, weight=float(batch.rows))
+            output, summary = probe_model(replica.module, lambda _: replica.evaluate(rows), batch, kind)
+            if output is None:
+                return {"inputs": None, "output": None}
             check_bounds(self._bounds, self._classes.of_output(summary["output"]))
             # An estimator's output may be another in training mode.
             measured = objective.metrics and kind not in (None, "estimator")
@@ -122,7 +140,17 @@ class BatchLoader:
             self.report["feed_wait_seconds"] += time.perf_counter() - before
             if batch is None:
                 return
-            yield batch
+            yield gather_rows(batch, self._partners)
+
+    def validation_batches(self) -> Iterator[Batch]:
+        """The batches of the validation rows, as many on each worker; raises ValueError without a validation column."""
+        rows, training = self.validation, self._training
+        if rows is None:
+            raise ValueError("there is no validation column.")
+        plan = Plan(rows.shard_rows, training.batch_size, shuffle=False)
+        transforms = Transforms(training.collate, denominators=training.objective.criterion().denominators)
+        for batch in Batcher(rows, plan, self._device, transforms, self.cache).batches(0):
+            yield gather_rows(batch, self._partners)
 
 
 def check_split(training: int, validation: int | None, denominator: float, validation_denominator: float) -> None:

@@ -52,12 +52,14 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
     Raises InvalidInput if the data do not fit, or a saved state is of another run; PeerLost if a worker was lost.
     """
     with span("set up"):
-        replica = equalise(training.layout.place(training.objective, world), world.group())
-        sync = training.strategy.attach(replica, world.group())
-        rows = BatchLoader(shard, world, training, lockstep=replica.needs_rows)
+        feed = training.feed(shard)
+        replica = equalise(training.layout.place(training.objective, world, feed))
+        sync = training.strategy.attach(replica, replica.workers.replicas)
+        rows = BatchLoader(shard, world, training, replica)
+        feed.open(rows.spare)
         replica.schedule(rows.plan.steps, training.epochs)
         state = TrainerState(world, training, replica, sync, rows)
-        state.report |= rows.probe(replica.module)
+        state.report |= rows.probe()
         callbacks, monitor = CallbackCalls(state), TrainingMonitor(state)
     with state.restored(), monitor.measured():
         callbacks.start()
@@ -67,7 +69,7 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
                 for micro_batch, last in batch.split(training.objective.micro_batches):
                     loss = replica.gradients(micro_batch, last=last)
                     monitor.observe(loss, micro_batch)
-                sync.update(world.clock, batch)
+                sync.update(world.clock, replica.joined(batch))
                 world.clock.tick(batch.total)
                 callbacks.end_step()
                 state.save()

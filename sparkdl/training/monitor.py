@@ -9,12 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparkdl.data.batch import Batch
-from sparkdl.data.batching import Batcher
-from sparkdl.data.sampler import Plan
-from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import record
 from sparkdl.telemetry.step_timer import EVERY, StepTimer, end_step, enter_phase, flush, measuring
@@ -51,7 +48,7 @@ class TrainingMonitor:
 
         Raises InvalidInput if the loss is on the CPU and not finite; for other devices ``end_epoch`` checks the mean.
         """
-        if not batch.weight:
+        if not batch.weight or not self.state.replica.reports:
             return
         state, output = self.state, self.state.replica.output
         # Reading a loss waits for the device, so that losses on other devices are checked once per epoch.
@@ -63,7 +60,8 @@ class TrainingMonitor:
     def end_step(self, batch: Batch) -> None:
         """Report the phases of the step, and progress at intervals."""
         state, clock, plan = self.state, self.state.world.clock, self.state.rows.plan
-        end_step(clock=clock, rows=batch.rows, sent=state.sync.bytes_per_step)
+        rows = batch.rows if state.replica.reports else 0
+        end_step(clock=clock, rows=rows, sent=state.sync.bytes_per_step + state.replica.bytes_per_step)
         now = time.monotonic()
         every = _PROGRESS if state.world.rank == 0 else _OTHERS
         if not state.training.measured or (clock.step > 1 and now - self._shown < every):
@@ -82,7 +80,7 @@ class TrainingMonitor:
         if mean is not None and not math.isfinite(mean):
             raise self._diverged(mean, "over")
         row |= state.meter.close(state.group)
-        row |= self._validate(state.replica.module)
+        row |= self._validate()
         enter_phase("other")
         row |= {"seconds": seconds, "rows_per_second": state.rows.plan.total / max(seconds, 1e-9)}
         state.history.append(row)
@@ -98,16 +96,13 @@ class TrainingMonitor:
         self._shown = time.monotonic()
         end_step(clock=self.state.world.clock, steps=0)
 
-    def _validate(self, module: nn.Module) -> dict[str, float]:
-        state, training, rows = self.state, self.state.training, self.state.rows.validation
-        if rows is None:
+    def _validate(self) -> dict[str, float]:
+        state = self.state
+        if state.rows.validation is None:
             return {}
         enter_phase("validate")
-        plan = Plan(rows.shard_rows, training.batch_size, shuffle=False)
-        transforms = Transforms(training.collate, denominators=self._criterion.denominators)
-        batches = Batcher(rows, plan, state.world.device, transforms, self.state.rows.cache).batches(0)
-        meter = MetricAccumulator(state.world.device, state.metrics)
-        observe(module, self._criterion, self._counted(batches), meter)
+        meter, batches = MetricAccumulator(state.world.device, state.metrics), state.rows.validation_batches()
+        observe(state.replica.module, state.replica.evaluate, self._criterion, self._counted(batches), meter)
         values = meter.close(state.group)
         state.world.phase = "work"
         return {f"valid_{name}": value for name, value in values.items()}

@@ -10,11 +10,14 @@ from typing import Annotated, Any, Protocol
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batching import CACHE_MODES
 from sparkdl.data.fingerprint import Fingerprint
+from sparkdl.data.sampler import Plan
+from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Augment, Collate
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, NonNegative, Seed, one_of
 from sparkdl.training.callbacks.callback import check_callbacks
 from sparkdl.training.layouts import Layout
+from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.objective.labels import Classes
 from sparkdl.training.objective.objective import Objective, OutputKind
@@ -123,6 +126,11 @@ class TrainingSpec(CheckedFields):
     def keeps_best(self, *, validated: bool) -> bool:
         """Whether the result is the best epoch's weights; ``validated`` if there are validation rows."""
         return validated or self.patience is not None if self.keep_best is None else self.keep_best
+
+    def feed(self, shard: Shard) -> Feed:
+        """What a layout knows of the rows before this worker reads its ``shard``."""
+        plan = Plan(shard.shard_rows, self.batch_size, drop_last=self.drop_last)
+        return Feed(plan, self.objective.micro_batches, validated=shard.columns.validation is not None)
 
     def title(self) -> str:
         """The epochs that an attempt starting now trains, for the Spark UI."""

@@ -100,7 +100,8 @@ class TrainerState:
 
     def result(self) -> TrainingResult:
         """This worker's part of the weights, the history and this worker's report."""
-        communication = {"bytes_per_step": self.sync.bytes_per_step, "host": self.world.host}
+        sent = self.sync.bytes_per_step + self.replica.bytes_per_step
+        communication = {"bytes_per_step": sent, "host": self.world.host}
         best = {"best_epoch": self.stopping.epochs.best, "keeps_best": self.stopping.keep}
         self.report |= {**best, "stop_reason": self.stopping.reason}
         pieces, name = self.stopping.packed_weights(), f"{self.world.attempt:04d}-{self.world.rank:05d}"

@@ -12,8 +12,11 @@ import pytest
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
+from sparkdl.training.layouts import Layout
+from sparkdl.training.layouts.replicated import Replicated
 from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, undisturbed
+from tests.contracts.rowwise import Rowwise
 from tests.faults import PHASES, Fault
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
@@ -21,20 +24,26 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 EPOCHS = 8
 WORKERS = 3
 OF_RANK_0 = ("manifest", "rename", "renamed")
-PLACES = [
-    (phase, rank)
-    for number, phase in enumerate(PHASES)
-    for rank in ([0] if phase in OF_RANK_0 else range(number % 2, WORKERS, 2))
-]
+# The gradients of gathered tensors are not those of the module, and no bucket is summed.
+LAYOUTS = {Replicated(): PHASES, Rowwise(): ("forward", *(one for one in PHASES if one not in ("backward", "reduce")))}
 
 
-def kills(folder: Path) -> list[Fault]:
+def places(layout: Layout) -> list[tuple[str, int]]:
+    """Phases and ranks."""
+    return [
+        (phase, rank)
+        for number, phase in enumerate(LAYOUTS[layout])
+        for rank in ([0] if phase in OF_RANK_0 else range(number % 2, WORKERS, 2))
+    ]
+
+
+def kills(folder: Path, layout: Layout) -> list[Fault]:
     """A kill at every place; attempts pass each step that is not done, so that each kill happens."""
     draw = random.Random(20)
     steps = {"decode": (0, 10, 1), "joined": (0, 10, 1), "validation": (STEPS, STEPS * EPOCHS, STEPS)}
     of_checkpoint = dict.fromkeys(("shard", "written", *OF_RANK_0), (2, STEPS * EPOCHS, 2))
     faults = []
-    for phase, rank in PLACES:
+    for phase, rank in places(layout):
         first, last, stride = (steps | of_checkpoint).get(phase, (1, STEPS * EPOCHS, 1))
         step = draw.randrange(first, last + 1, stride)
         faults.append(Fault("kill", rank, step, f"{folder}/{phase}-{rank}", phase))
@@ -43,8 +52,9 @@ def kills(folder: Path) -> list[Fault]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_run_survives_kill_at_every_place(spool, tmp_path, monkeypatch):
-    marks = tmp_path / "marks"
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: type(layout).__name__)
+def test_run_survives_kill_at_every_place(spool, tmp_path, monkeypatch, layout):
+    marks, kinds = tmp_path / "marks", len(places(layout))
     marks.mkdir()
     usage = []
 
@@ -53,17 +63,17 @@ def test_run_survives_kill_at_every_place(spool, tmp_path, monkeypatch):
         return LocalCluster.gang(cluster, *arguments, **options)
 
     with nothing_left(), LocalCluster(WORKERS, timeout=60) as cluster:
-        supervisor = Supervisor(cluster, back_off=0, max_restarts=len(PLACES))
+        supervisor = Supervisor(cluster, back_off=0, max_restarts=kinds)
         monkeypatch.setattr(cluster, "gang", gang)
-        trained = fit(supervisor, tmp_path, *kills(marks), epochs=EPOCHS)
+        trained = fit(supervisor, tmp_path, *kills(marks, layout), epochs=EPOCHS, layout=layout)
         monkeypatch.undo()
-        assert_alike(trained, undisturbed(cluster, epochs=EPOCHS))
+        assert_alike(trained, undisturbed(cluster, epochs=EPOCHS, layout=layout))
     check_rows(tmp_path, WORKERS, EPOCHS)
     check_checkpoints(tmp_path, STEPS * EPOCHS)
-    assert len(list(marks.iterdir())) == len(PLACES)
+    assert len(list(marks.iterdir())) == kinds
     assert {type(failure) for failure in supervisor.failures} == {WorkerLost}
     assert {failure.rank for failure in supervisor.failures} == set(range(WORKERS))
-    assert len(PLACES) / 2 < len(supervisor.failures) <= len(PLACES)  # two kills may end one attempt
+    assert kinds / 2 < len(supervisor.failures) <= kinds  # two kills may end one attempt
     opened, memory = zip(*usage, strict=True)
     assert max(opened[5:]) <= max(opened[:5])  # descriptors of the driver, as each attempt begins
     assert memory[-1] - memory[4] < 64 << 10  # KiB
@@ -77,21 +87,29 @@ OTHERS = [
     ("full", "shard", 1, 4),
     ("full", "manifest", 0, 4),
 ]
+OF_SLICES = [("stop", "forward", 1, 7), ("fail", "validation", 1, 5), ("full", "shard", 1, 4)]
 ERRORS = {"stop": WorkerLost, "fail": WorkerFailed}
+CASES = [*((fault, Replicated()) for fault in OTHERS), *((fault, Rowwise()) for fault in OF_SLICES)]
 
 
-@pytest.mark.parametrize("fault", OTHERS, ids=lambda fault: "-".join(map(str, fault)))
-def test_run_survives_fault(pair, expected, tmp_path, fault):
+@pytest.fixture(scope="module")
+def expected(pair):
+    return {layout: undisturbed(pair, layout=layout) for layout in LAYOUTS}
+
+
+@pytest.mark.parametrize(("fault", "layout"), CASES, ids=lambda one: "-".join(map(str, one)) if one in OTHERS else None)
+def test_run_survives_fault(pair, expected, tmp_path, fault, layout):
     (how, phase, rank, step), events = fault, []
     supervisor = Supervisor(pair, back_off=0, heartbeat_timeout=3)
-    trained = fit(supervisor, tmp_path, Fault(how, rank, step, f"{tmp_path}/mark", phase), listener=events.append)
+    mark = Fault(how, rank, step, f"{tmp_path}/mark", phase)
+    trained = fit(supervisor, tmp_path, mark, listener=events.append, layout=layout)
     assert (tmp_path / "mark").exists()
     failures = [(type(failure), failure.rank) for failure in supervisor.failures]
     assert failures == ([(ERRORS[how], rank)] if how in ERRORS else [])
     troubles = {event.clock["step"]: event.payload["trouble"] for event in events if event.kind == "checkpoint"}
     assert [at for at, trouble in troubles.items() if trouble] == ([step] if how == "full" else [])
     assert how != "full" or "No space left on device" in troubles[step][0]
-    assert_alike(trained, expected)
+    assert_alike(trained, expected[layout])
     check_rows(tmp_path)
     check_checkpoints(tmp_path)
 

@@ -21,6 +21,10 @@ from torch import Tensor, nn
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import WorkerFailed
+from sparkdl.io.merged_weights import merge_weights
+from sparkdl.io.weights import read_state
+from sparkdl.training.layouts import Layout
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies import Strategy
@@ -74,11 +78,11 @@ class Case:
             floating="float64" if self.precision == "fp64" else "float32",
         )
 
-    def training(self, strategy: Strategy | None = None, rows: int = ROWS) -> Training:
+    def training(self, strategy: Strategy | None = None, rows: int = ROWS, layout: Layout | None = None) -> Training:
         settings: dict[str, Any] = {"precision": self.precision, "max_grad_norm": self.max_grad_norm}
         settings |= {"scheduler_interval": "step", "micro_batches": self.accumulate}
         objective = Objective(work.Seeded(self.model), self.loss, self.optimizer, self.scheduler, **settings)
-        options = {"seed": 5, "strategy": strategy or AllReduce()}
+        options = {"seed": 5, "strategy": strategy or AllReduce(), "layout": layout or Replicated()}
         return Training(objective, self.batch_size or rows, self.epochs, **options)
 
 
@@ -141,11 +145,13 @@ class StrategyContract:
     """Guarantees of every strategy."""
 
     strategy: ClassVar[Strategy] = AllReduce()
+    layout: ClassVar[Layout] = Replicated()
 
     def fit(self, cluster, case: Case, data: Any = None, rows: int = ROWS) -> list[dict[str, Any]]:
         """Train, and check that all workers end alike."""
         data = numbers(rows) if data is None else data
-        first, *others = workers = cluster.gang(work.Fit(case.training(self.strategy, rows)), data, case.columns())
+        training = case.training(self.strategy, rows, self.layout)
+        first, *others = workers = whole(cluster.gang(work.Fit(training), data, case.columns()), self.layout)
         for worker in others:
             assert_equal(worker["parameters"], first["parameters"])
             assert [row["loss"] for row in worker["history"]] == [row["loss"] for row in first["history"]]
@@ -167,9 +173,9 @@ class StrategyContract:
 
     def test_workers_start_from_rank_0_and_end_alike(self, cluster):
         still = Case(work.Constant, optimizer=partial(torch.optim.SGD, lr=0.0), precision="fp32", epochs=2)
-        training = still.training(self.strategy)
+        training = still.training(self.strategy, layout=self.layout)
         training = replace(training, objective=replace(training.objective, model=work.Constant))
-        workers = cluster.gang(work.Fit(training), numbers(), still.columns())
+        workers = whole(cluster.gang(work.Fit(training), numbers(), still.columns()), self.layout)
         (alone,) = InlineCluster().gang(work.Fit(training), numbers(), still.columns())
         first = workers[0]["start"]
         assert_equal(first, alone["start"])  # the same for any number of workers
@@ -252,6 +258,15 @@ class SynchronousContract(StrategyContract):
         assert [sum(map(len, worker["steps"])) for worker in workers] == [2 * rows for rows in UNEVEN[cluster.size]]
         expected = single_process(case.training(self.strategy, 998), data, case.columns(), together(workers))
         assert_equal(workers[0]["parameters"], expected, case.tolerance)
+
+
+def whole(workers: list[dict[str, Any]], layout: Layout) -> list[dict[str, Any]]:
+    """The answers of ``work.Fit`` with whole parameters, merged from the workers' slices if the layout has slices."""
+    if isinstance(layout, Replicated):
+        return workers
+    merged = read_state(merge_weights([worker["weights"] for worker in workers]))
+    names = workers[0]["parameters"]
+    return [worker | {"parameters": {name: merged[name].numpy() for name in names}} for worker in workers]
 
 
 def together(workers: list[dict[str, Any]]) -> list[np.ndarray]:

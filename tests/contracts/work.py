@@ -21,6 +21,7 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.telemetry.emit import record
+from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.loop import Training
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -158,6 +159,10 @@ class Dies:
         dist.all_reduce(torch.zeros(1))
 
 
+FEED = Feed(Plan((1,), 1))
+"""The feed of a replica that a test places by itself."""
+
+
 # ---- training ---------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +188,7 @@ class Fit:
         return {
             "rank": world.rank,
             "history": trained.history,
+            "weights": trained.weights,
             "report": trained.report,
             "clock": world.clock.state_dict(),
             "start": start,

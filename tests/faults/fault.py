@@ -44,8 +44,8 @@ class Fault:
                                    ``"decode"``, while rows are read and workers meet (needs ``Decode``); ``"joined"``,
                                    when the work arrives, right after the rendezvous
             in a step              ``"feed"``, as its batch is made, ahead and in another thread (needs ``fed``);
-                                   ``"backward"``, on the last gradient, the peers in the all-reduce; ``"reduce"``,
-                                   this worker in it too; ``"step"``, after it
+                                   ``"forward"``, as the module is called; ``"backward"``, on the last gradient, the
+                                   peers in the all-reduce; ``"reduce"``, this worker in it too; ``"step"``, after it
             after an epoch         ``"validation"``
             in a checkpoint        ``"shard"``, half of one written; ``"written"``, one written but not yet in its
                                    place; ``"manifest"``, half of it written; ``"rename"`` and ``"renamed"``, right

@@ -83,7 +83,9 @@ def _watch_module(run: Any) -> None:
         return gradient * float("nan") if "nan" in _here.reached("backward", clock.step + 1) else None
 
     def forward(module: Any, args: Any) -> None:
-        if not module.training:
+        if module.training:
+            _here.reached("forward", clock.step + 1)
+        else:
             _here.reached("validation", clock.step)
 
     last.register_hook(backward)

@@ -372,7 +372,9 @@ class OneOfFive:
 
     def __call__(self, world: World, shard: Any) -> Tensor:
         sgd = partial(torch.optim.SGD, lr=1.0)
-        replica = Replicated().place(Objective(work.Seeded(Sometimes), nn.MSELoss(), sgd, precision="fp64"), world)
+        replica = Replicated().place(
+            Objective(work.Seeded(Sometimes), nn.MSELoss(), sgd, precision="fp64"), world, work.FEED
+        )
         sync = AllReduce(self.reducer).attach(replica, world.group())
         weight = replica.module.get_parameter("sometimes.weight")
         start, x = weight.detach().clone(), torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0 + world.rank]]).double()

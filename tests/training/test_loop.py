@@ -265,8 +265,8 @@ def test_buffers_are_averaged_by_share(pair):
 class NeedsRows(Replicated):
     """A layout whose workers exchange in each pass, as with SyncBatchNorm."""
 
-    def place(self, objective, world):
-        replica = super().place(objective, world)
+    def place(self, objective, world, feed):
+        replica = super().place(objective, world, feed)
         replica.needs_rows = True
         return replica
 

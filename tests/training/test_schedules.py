@@ -30,6 +30,7 @@ from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.objective.optimizers import OPTIMIZERS, optimizer_factory
+from tests.contracts import work
 
 ROWS = 12
 DATA = {"x": np.random.default_rng(0).normal(size=(ROWS, 3)), "y": np.arange(ROWS) % 2.0}
@@ -43,7 +44,7 @@ def objective(scheduler: Any, interval: str = "epoch") -> Objective:
 
 def rates(objective: Objective, losses: list[float]) -> list[float]:
     """The learning rate after each epoch of two steps."""
-    replica, seen = Replicated().place(objective, World()), []
+    replica, seen = Replicated().place(objective, World(), work.FEED), []
     replica.schedule(2, len(losses))
     for loss in losses:
         for _ in range(2):
@@ -202,7 +203,7 @@ def test_factory_of_parameter_groups_gets_names() -> None:
         return torch.optim.AdamW([{"params": groups[False]}, {"params": groups[True], "weight_decay": 0.0}], lr=lr)
 
     objective = Objective(partial(nn.Linear, 2, 3), nn.MSELoss(), optimizer_factory(decayed, 0.5, {}))
-    replica = Replicated().place(objective, World())
+    replica = Replicated().place(objective, World(), work.FEED)
     weights, biases = replica.optimizer.param_groups
     assert [parameter.shape for group in (weights, biases) for parameter in group["params"]] == [(3, 2), (3,)]
     assert (weights["lr"], biases["weight_decay"]) == (0.5, 0.0)

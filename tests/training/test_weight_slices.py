@@ -12,10 +12,12 @@ from torch import nn
 
 from sparkdl.checkpoint.part_folder import PartFolder
 from sparkdl.checkpoint.shared_directory import SharedDirectory
+from sparkdl.cluster.group.world import World
 from sparkdl.io.merged_weights import merge_files, merge_weights
 from sparkdl.io.serialization import unpack_state
 from sparkdl.io.weights import Slice, pack
 from sparkdl.io.weights_file import WeightsFile
+from sparkdl.training.layouts import Workers
 from sparkdl.training.layouts.replicated import ReplicatedReplica
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.weight_slices import copy_weights, pack_weights, weight_slices
@@ -57,7 +59,7 @@ def merged(parts: list[bytes], folder: Path) -> tuple[bytes, WeightsFile]:
 @pytest.mark.parametrize("size", [1, 2, 3, 12])
 def test_parts_of_workers_merge_to_the_bytes_of_pack(size: int, tmp_path: Path) -> None:
     module = Everything()
-    replica = ReplicatedReplica(Objective(module, nn.MSELoss()), module)
+    replica = ReplicatedReplica(Objective(module, nn.MSELoss()), module, Workers.of(World()))
     packed = [part(replica, rank, size) for rank in range(size)]
     weights, file = merged(packed, tmp_path)
     assert weights == file.read() == pack(module)
@@ -70,7 +72,7 @@ class Rows(ReplicatedReplica):
     """Holds every second row of one weight alone."""
 
     def __init__(self, module: nn.Module, whole: torch.Tensor, rank: int) -> None:
-        super().__init__(Objective(module, nn.MSELoss()), module)
+        super().__init__(Objective(module, nn.MSELoss()), module, Workers.of(World()))
         part = Slice(tuple(whole.shape), (range(rank, len(whole), 2), range(whole.shape[1])))
         self.slices = {"embed.weight": part, 0: part}
         module.get_submodule("embed").weight = nn.Parameter(whole[part.index].clone())

@@ -1,14 +1,15 @@
 """How one replica of the model is placed on workers.
 
-A layout is configuration. The replica that it places holds the module, the optimizer and the arithmetic of a step. It
-knows no other replicas: a strategy receives its gradients through a ``GradientSink``, reduces them, and calls
-``apply()``.
+A layout is configuration. The replica that it places holds the module, the optimizer and the arithmetic of a step. A
+strategy sees plain tensors, the parameters or this worker's slices of them: it receives their gradients through a
+``GradientSink``, reduces them along the workers that hold the same slices, and calls ``apply()``.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -17,7 +18,9 @@ from torch.optim import Optimizer
 
 from sparkdl.cluster.group.world import Group, World
 from sparkdl.data.batch import Batch
+from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slice
+from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.objective.objective import Objective
 
 
@@ -34,21 +37,60 @@ class GradientSink(Protocol):
         """The backward pass is over; parameters that were not ready have no gradient in it."""
 
 
-class Replica(Protocol):
-    """One placed replica; a checkpoint stores its ``state_dict``.
+@dataclass(frozen=True)
+class Workers:
+    """The groups of workers that this worker's part of a replica has to do with.
 
-    ``needs_rows`` says whether each worker needs a row of positive weight in each step and micro-batch. ``slices`` are
-    this worker's slices of parameters, by name and by index in ``parameters``; empty if it has whole tensors.
+    Attributes:
+        replicas: the workers that hold the same slices of other replicas; a strategy runs along them.
+        data: the workers with other rows; buffers are averaged along them.
+        partners: the workers with the same rows, which compute one replica together.
     """
 
-    needs_rows: bool = False
-    slices: Mapping[str | int, Slice] = MappingProxyType({})
+    replicas: Group
+    data: Group
+    partners: Group = field(default_factory=Group)
 
+    @staticmethod
+    def of(world: World) -> Workers:
+        """The groups of a worker that holds a whole replica."""
+        return Workers(world.group(), world.group())
+
+
+class Replica(Protocol):
+    """This worker's part of one placed replica; a checkpoint stores its ``state_dict``.
+
+    Attributes:
+        workers: the groups of workers that it has to do with.
+        reports: whether this worker counts the rows; exactly one of the partners does.
+        needs_rows: whether each worker needs a row of positive weight in each step and micro-batch.
+        lockstep: whether workers exchange tensors within a pass, so that each one runs forward and backward in every
+            micro-batch, in validation and in the probe. Without rows it takes ``Feed.spare_row()``.
+        slices: this worker's slices of parameters, by name and by index in ``parameters``; empty for whole tensors.
+        bytes_per_step: bytes that the layout itself sends per step, without those of the strategy.
+        module: the module; its parameters are whole tensors or this worker's slices.
+        parameters: the trained parameters, plain tensors: whole ones, or this worker's slices.
+        optimizer: the optimizer of ``parameters``.
+        sink: receives the gradients of each step's last micro-batch; None without a strategy that wants them.
+        output: the model's detached output in the last ``gradients``.
+    """
+
+    workers: Workers
+    reports: bool = True
+    needs_rows: bool = False
+    lockstep: bool = False
+    slices: Mapping[str | int, Slice] = MappingProxyType({})
+    bytes_per_step: int = 0
     module: nn.Module
     parameters: Sequence[nn.Parameter]
     optimizer: Optimizer
     sink: GradientSink | None
     output: Any
+
+    @property
+    def tensors(self) -> Sequence[Tensor]:
+        """What ``equalise`` copies from the first replica: by default the module's parameters and buffers."""
+        return [value.detach() for value in (*self.module.parameters(), *self.module.buffers())]
 
     def schedule(self, steps: int, epochs: int) -> None:
         """Open the scheduler of a run of ``epochs`` with so many ``steps`` each; the loop calls it once."""
@@ -57,12 +99,25 @@ class Replica(Protocol):
         """Run forward and backward on one batch; return the LOCAL mean loss, a detached scalar.
 
         Gradients accumulate until ``apply()``, each batch's weighted by its ``micro_fraction``. With ``last=False``
-        the sink gets no call. ``output`` is the model's detached output. If the batch's weight is 0, the model does
-        not run and ``output`` is None.
+        the sink gets no call. ``output`` is the model's detached output. If the batch's weight is 0, ``output`` is
+        None, and the model does not run, or in ``lockstep`` on a spare row.
         """
 
-    def apply(self) -> None:
-        """Clip the gradients, step the optimizer and a scheduler of steps, and clear the gradients."""
+    def evaluate(self, batch: Batch) -> Any:
+        """The output for a batch, without gradients; the caller sets the module's mode.
+
+        None if the batch's weight is 0, and on workers that do not report.
+        """
+
+    def joined(self, batch: Batch) -> Batch:
+        """The batch with the weight of the rows of the whole replica, for ``Sync.update``; default: as it is."""
+        return batch
+
+    def apply(self, step: Callable[[], None] | None = None) -> None:
+        """Clip the gradients, call ``step``, by default the optimizer's, step a scheduler, and clear the gradients."""
+
+    def open_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
+        """Another optimizer of the objective, such as of a shard of the parameters."""
 
     def end_epoch(self, value: float) -> None:
         """Step a scheduler of epochs; ``value`` is the epoch's monitored value, the same on all replicas."""
@@ -86,12 +141,34 @@ class Layout(Protocol):
     """How a replica is placed on workers: a frozen dataclass."""
 
     @abstractmethod
-    def place(self, objective: Objective, world: World) -> Replica:
-        """This worker's replica, with any weights: the loop then calls ``equalise``."""
+    def place(self, objective: Objective, world: World, feed: Feed) -> Replica:
+        """This worker's part of a replica, with any weights: the loop then calls ``equalise``. It reads no rows."""
+
+    def multiple(self, size: int) -> int:
+        """The number of workers of which a gang has multiples, if it has at most ``size``; default: 1."""
+        return 1
+
+    def check(self, module: nn.Module, workers: int) -> None:
+        """Raise InvalidInput if the layout does not fit; the driver calls it before the launch; default: it fits.
+
+        Args:
+            module: a module without parameters' values, as of ``Objective.build(parameters=False)``.
+            workers: workers of the gang.
+        """
+        return
 
 
-def equalise(replica: Replica, group: Group) -> Replica:
-    """Copy the weights and buffers of rank 0 into the replica of every worker, and return this worker's replica."""
-    for tensor in (*replica.module.parameters(), *replica.module.buffers()):
-        group.broadcast_(tensor.detach())
+def equalise(replica: Replica) -> Replica:
+    """Copy the weights and buffers of the first replica into all replicas, and return this worker's."""
+    for tensor in replica.tensors:
+        replica.workers.replicas.broadcast_(tensor)
     return replica
+
+
+def check_workers(layout: Layout, workers: int) -> None:
+    """Raise InvalidInput if a gang of so many workers does not fit the layout."""
+    if workers % layout.multiple(workers):
+        raise InvalidInput(
+            f"{layout} takes multiples of {layout.multiple(workers)} workers, and there are {workers}; set numWorkers "
+            "to a multiple."
+        )

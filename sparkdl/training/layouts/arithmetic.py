@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -33,22 +33,30 @@ class LossScaler(torch.amp.GradScaler):
         super().__init__(device.type)
         self.scale(torch.zeros((), device=device))  # makes the scale, also on a worker without rows
 
-    def unscale(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
-        """Divide all gradients by the scale, also those of parameters that the optimizer does not have."""
+    def unscale(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], group: Group) -> None:
+        """Divide all gradients by the scale, also those of parameters that the optimizer does not have.
+
+        If a gradient is infinite or NaN on one worker of ``group``, which holds other slices, it is so on all of them.
+        """
         owned = _graded(optimizer)
         if owned:  # without gradients torch's scaler raises, here or in the next step
             self.unscale_(optimizer)
+            for infinite in self._found_inf_per_device(optimizer).values():
+                group.sum_(infinite)
         for parameter in parameters:
             if id(parameter) not in owned and parameter.grad is not None:
                 parameter.grad /= self.get_scale()
 
-    def step_and_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Step the optimizer unless a gradient is infinite or NaN, and adapt the scale."""
-        if _graded(optimizer):
+    def step_and_update(self, optimizer: torch.optim.Optimizer, step: Callable[[], None] | None = None) -> None:
+        """Call ``step`` or the optimizer's unless a gradient is infinite or NaN, and adapt the scale."""
+        if not _graded(optimizer):
+            (step or optimizer.step)()
+            return
+        if step is None:
             self.step(optimizer)
-            self.update()
-        else:
-            optimizer.step()
+        elif not any(bool(infinite) for infinite in self._found_inf_per_device(optimizer).values()):
+            step()
+        self.update()
 
 
 def _graded(optimizer: torch.optim.Optimizer) -> set[int]:

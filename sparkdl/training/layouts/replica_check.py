@@ -79,7 +79,7 @@ def _differing(states: Sequence[Mapping[str, Any]]) -> list[str]:
 
 @dataclass
 class ReplicaCheck:
-    """Compares the replicas along the data axis; buffers, which each worker's batches change, do not count."""
+    """Compares workers that hold the same slices; buffers, which each worker's batches change, do not count."""
 
     replica: Replica
     world: World
@@ -88,11 +88,11 @@ class ReplicaCheck:
     reached: set[int] = field(default_factory=set, init=False)  # callbacks that may hold the module or the optimizer
 
     def __call__(self, moment: str) -> bool:
-        """Compare the replicas by one collective of eight bytes; return whether all took the weights of rank 0.
+        """Compare the replicas by one collective of eight bytes; return whether all took the first one's weights.
 
         If they differ, the lowest rank that does raises InvalidInput, with ``moment``; the other ranks raise PeerLost.
         """
-        group = self.world.group()
+        group = self.replica.workers.replicas
         if group.size == 1:
             return False
         description = describe(self.replica.module, self.replica.optimizer if self.optimizers else None)
@@ -110,7 +110,7 @@ class ReplicaCheck:
             differing = [_differing([expected, state]) for state in states]
         else:
             differing = group.gather(self._take(states))
-        self._judge(moment, {rank: names for rank, names in enumerate(differing) if names}, kinds)
+        self._judge(moment, {rank: names for rank, names in zip(group.ranks, differing, strict=True) if names}, kinds)
         return True
 
     @contextmanager
@@ -154,7 +154,7 @@ class ReplicaCheck:
                 "let it act alike on every rank. If none does, check the memory of that rank's host, and resume."
             )
             raise InvalidInput(message) if rank == min(differing) else PeerLost(message)
-        if rank == 0 and not self.warned:
+        if self.replica.workers.replicas.rank == 0 and not self.warned:
             notify(
                 f"{moment}, the replicas differ in their last bits, since the workers' processors do "
                 f"({', '.join(sorted({*kinds}))}). All take the weights of rank 0, now and whenever it happens again."
@@ -168,7 +168,7 @@ class ReplicaCheck:
             values: list[Any] = [state.get(name) for state in states]
             if all(isinstance(value, tuple) and value[:3] == values[0][:3] for value in values):
                 weight, first = parameters[name], parameters[name].clone()
-                self.world.group().broadcast_(first)
+                self.replica.workers.replicas.broadcast_(first)
                 wide = torch.complex128 if weight.is_complex() else torch.float64
                 distance, norm = (weight.to(wide) - first.to(wide)).norm(), first.to(wide).norm()
                 near = bool(distance <= TOLERANCE * norm)  # NaN is far

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,21 +12,21 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sparkdl.cluster.group.world import Group, World
-from sparkdl.data.batch import Batch
+from sparkdl.data.batch import Batch, Input
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields
-from sparkdl.io.weights import Slice
 from sparkdl.telemetry.step_timer import enter_phase
-from sparkdl.training.layouts import GradientSink, arithmetic
+from sparkdl.training.layouts import GradientSink, Layout, Replica, Workers, arithmetic
+from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.optimizer_state import differences, load_by_name, state_by_name
-from sparkdl.training.objective.loss import forward, shapes, trained
+from sparkdl.training.objective.loss import forward, kept_buffers, shapes, trained
 from sparkdl.training.objective.objective import Objective
 
 _LISTED = 5  # differences that a message lists
 
 
 @dataclass(frozen=True)
-class Replicated(CheckedFields):
+class Replicated(CheckedFields, Layout):
     """Every worker holds the whole model; there are as many replicas as workers.
 
     Attributes:
@@ -36,26 +36,38 @@ class Replicated(CheckedFields):
 
     sync_batch_norm: bool = False
 
-    def place(self, objective: Objective, world: World) -> ReplicatedReplica:
+    def place(self, objective: Objective, world: World, feed: Feed) -> ReplicatedReplica:
         """Build the model on this worker's device."""
         module = objective.build(world.device, warn=world.rank == 0)
         if self.sync_batch_norm:
             module = arithmetic.sync_batch_norm(module, world)
         if objective.compile is not None:
             arithmetic.compile_module(module, objective.compile)
-        return ReplicatedReplica(objective, module, needs_rows=arithmetic.exchanges_statistics(module, world))
+        replica = ReplicatedReplica(objective, module, Workers.of(world))
+        replica.needs_rows = arithmetic.exchanges_statistics(module, world)
+        return replica
 
 
-class ReplicatedReplica:
-    """A whole model on one device, which ``objective.build`` made."""
+class ReplicatedReplica(Replica):
+    """A whole model on one device.
 
-    def __init__(self, objective: Objective, module: nn.Module, *, needs_rows: bool = False) -> None:
-        self.module, self.needs_rows = module.train(), needs_rows
+    Layouts that exchange tensors in a pass derive from it: they override ``run``, and set ``lockstep`` and ``slices``.
+    Norms and infinities of gradients are those of ``slice_group``, the workers whose slices together are whole tensors.
+
+    Args:
+        objective: the objective.
+        module: the module that ``objective.build`` made.
+        workers: the groups of workers.
+        feed: gives the spare row of a replica in lockstep; other replicas need none.
+    """
+
+    def __init__(self, objective: Objective, module: nn.Module, workers: Workers, feed: Feed | None = None) -> None:
+        self.module, self.workers, self._feed = module.train(), workers, feed
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
         device = self.parameters[0].device
-        self.slices: Mapping[str | int, Slice] = {}
         self.output: Any = None
+        self.slice_group = Group()
         self.optimizer = objective.open_optimizer(named)
         self.scheduler: Any = None
         self._objective = objective
@@ -96,23 +108,46 @@ class ReplicatedReplica:
         enter_phase("other")
         return loss.detach()
 
-    def apply(self, adjust: Callable[[Sequence[nn.Parameter]], None] | None = None) -> None:
-        """Clip the gradients, step the optimizer and the scheduler, and clear the gradients.
+    def run(self, inputs: Iterable[Input]) -> Any:
+        """The forward pass."""
+        return forward(self.module, inputs)
 
-        ``adjust`` is called with the parameters before clipping, when their gradients are not scaled any more.
+    def evaluate(self, batch: Batch) -> Any:
+        """The output for a batch; None if its weight is 0, and on workers that do not report."""
+        if batch.weight:
+            output = self.run(batch.inputs)
+            return output if self.reports else None
+        if self.lockstep:
+            with kept_buffers(self.module):
+                self.run(self._spare_row().inputs)
+        return None
+
+    def open_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        """Another optimizer of the objective."""
+        return self._objective.open_optimizer(named)
+
+    def apply(
+        self,
+        step: Callable[[], None] | None = None,
+        *,
+        adjust: Callable[[Sequence[nn.Parameter]], None] | None = None,
+    ) -> None:
+        """Clip the gradients, call ``step`` or the optimizer's, step the scheduler, and clear the gradients.
+
+        ``adjust`` is called with the parameters before clipping, when their gradients are not scaled any more. With
+        fp16, no step is taken if a gradient is infinite or NaN.
         """
         enter_phase("update")
         if self._scaler is not None:
-            self._scaler.unscale(self.optimizer, self.parameters)
+            self._scaler.unscale(self.optimizer, self.parameters, self.slice_group)
         if adjust is not None:
             adjust(self.parameters)
         if self._objective.max_grad_norm is not None:
-            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-            arithmetic.clip(gradients, self._objective.max_grad_norm, Group())
+            self._clip(self._objective.max_grad_norm)
         if self._scaler is None:
-            self.optimizer.step()
+            (step or self.optimizer.step)()
         else:
-            self._scaler.step_and_update(self.optimizer)
+            self._scaler.step_and_update(self.optimizer, step)
         if self.scheduler is not None and not self._by_epoch:
             self.scheduler.step()
         for parameter in self.parameters:  # the optimizer may have only some of them
@@ -175,7 +210,7 @@ class ReplicatedReplica:
         enter_phase("forward")
         with self._autocast:
             inputs = arithmetic.in_channels_last(batch.inputs) if self._objective.channels_last else batch.inputs
-            output = forward(self.module, inputs)
+            output = self.run(inputs)
             loss = trained(self._criterion(output, batch))
         enter_phase("backward")
         part = loss if batch.micro_fraction == 1.0 else loss * batch.micro_fraction
@@ -185,13 +220,36 @@ class ReplicatedReplica:
         self.output = output.detach() if isinstance(output, Tensor) else output
         return loss
 
+    def _clip(self, max_norm: float) -> None:
+        names = [name for name, value in self.module.named_parameters() if value.requires_grad]
+        pairs = [(name, one.grad) for name, one in zip(names, self.parameters, strict=True) if one.grad is not None]
+        copies = [1 if name in self.slices else self.slice_group.size for name, _ in pairs]
+        arithmetic.clip([gradient for _, gradient in pairs], max_norm, self.slice_group, copies)
+
     def _no_pass(self) -> Tensor:
-        if self.needs_rows:
+        if self.lockstep:
+            self._spare_pass()
+        elif self.needs_rows:
             raise InvalidInput(
                 "this worker has no row of positive weight in a step, and the others wait for its statistics in "
                 "SyncBatchNorm. Partition the rows evenly, raise batchSize, or set dropLast=True."
             )
         return self.parameters[0].new_zeros(())
+
+    def _spare_pass(self) -> None:
+        """Take part in the exchanges of a pass, and leave gradients, buffers and output as they are."""
+        gradients, receiver = [parameter.grad for parameter in self.parameters], self._receiver
+        self._receiver = None
+        with kept_buffers(self.module):
+            self._pass(self._spare_row())
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self.output, self._receiver = None, receiver
+
+    def _spare_row(self) -> Batch:
+        if self._feed is None:
+            raise InvalidInput(f"{type(self).__name__} is in lockstep without a feed; expected the one of place().")
+        return self._feed.spare_row()
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         # Weak: torch holds hooks outside of Python's garbage collector, and would never free the replica. Its sink

@@ -21,8 +21,8 @@ import copy
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -105,6 +105,22 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
             f"forward() of {type(module).__name__} raised {type(error).__name__}: {str(error).rstrip('.')}. "
             f"Its inputs were {', '.join(map(shapes, inputs))}.{advice}"
         ) from error
+
+
+def output_of(module: nn.Module, batch: Batch) -> Any:
+    """The model's output for a batch, as of ``forward``; None if the batch's weight is 0."""
+    return forward(module, batch.inputs) if batch.weight else None
+
+
+@contextmanager
+def kept_buffers(module: nn.Module) -> Iterator[None]:
+    """Restore the module's buffers after the block, such as a count of calls; one that a first call resizes stays."""
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    yield
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            if name in before and before[name].shape == buffer.shape:
+                buffer.copy_(before[name])
 
 
 def _compiler_failed(module: nn.Module, error: Exception) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
-from sparkdl.training.objective.loss import Criterion, forward, shapes
+from sparkdl.training.objective.loss import Criterion, shapes
 from sparkdl.training.objective.monitored_value import named_metrics
 
 Metrics = Mapping[str, Any]
@@ -194,13 +194,22 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def observe(module: nn.Module, criterion: Criterion, batches: Iterable[Batch], meter: MetricAccumulator) -> None:
-    """Accumulate batches in evaluation mode; the module's training mode is restored afterwards."""
+def observe(
+    module: nn.Module,
+    evaluate: Callable[[Batch], Any],
+    criterion: Criterion,
+    batches: Iterable[Batch],
+    meter: MetricAccumulator,
+) -> None:
+    """Accumulate the outputs of ``evaluate`` in the module's evaluation mode, which is restored afterwards.
+
+    Batches without an output, which is None, do not count.
+    """
     was_training = module.training
     module.eval()
     with torch.no_grad():
         for batch in batches:
-            if batch.weight:
-                output = forward(module, batch.inputs)
+            output = evaluate(batch)
+            if output is not None:
                 meter.add(criterion(output, batch), batch.weight, *criterion.arguments(output, batch))
     module.train(was_training)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from sparkdl.data.sampler import generator
 from sparkdl.data.shard import Shard
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
-from sparkdl.training.objective.loss import forward, shapes
+from sparkdl.training.objective.loss import kept_buffers, shapes
 from sparkdl.training.objective.metrics import MetricAccumulator, local_states, open_metrics, together
 from sparkdl.training.objective.objective import Objective, OutputKind
 
@@ -29,30 +29,31 @@ _EXPECTED = {
 }
 
 
-def probe_batch(shard: Shard, transforms: Transforms | None) -> Batch:
-    """The first few rows of a shard with rows, those of positive weight first."""
-    positions = torch.arange(min(_ROWS, shard.rows))
+def probe_batch(shard: Shard, transforms: Transforms | None, most: int = _ROWS) -> Batch:
+    """The first few rows of a shard with rows, at ``most`` so many, those of positive weight first."""
+    positions = torch.arange(min(most, shard.rows))
     if shard.denominators is not None:
         weighs = (shard.denominators if shard.order is None else shard.denominators.index_select(0, shard.order)) > 0
-        positions = torch.cat([torch.nonzero(mask).flatten()[:_ROWS] for mask in (weighs, ~weighs)])[:_ROWS]
+        positions = torch.cat([torch.nonzero(mask).flatten()[:most] for mask in (weighs, ~weighs)])[:most]
     batch = stored_batch(shard, positions if shard.order is None else shard.order[positions])
     return transforms(batch, generator(0)) if transforms else batch
 
 
-def probe_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tuple[Any, dict[str, Any]]:
+def probe_model(
+    module: nn.Module, evaluate: Callable[[Batch], Any], batch: Batch, kind: OutputKind | None
+) -> tuple[Any, dict[str, Any]]:
     """Run the model on at least one row in evaluation mode; raises InvalidInput if scoring would reject the output.
 
-    Returns the output, and for the report ``inputs``, the shape and dtype of one row of each input (None if a shape
-    varies), and ``output``, the shape of one row (None if it is no tensor). The module's mode and buffers are restored.
+    Returns the output of ``evaluate``, and for the report ``inputs``, the shape and dtype of one row of each input
+    (None if a shape varies), and ``output``, the shape of one row (None if it is no tensor). The module's mode and
+    buffers are restored.
     """
-    was_training, before = module.training, {name: buffer.clone() for name, buffer in module.named_buffers()}
-    output = forward(module.eval(), batch.inputs)
+    was_training = module.training
+    module.eval()
+    with kept_buffers(module):  # some models count their calls
+        output = evaluate(batch)
     module.train(was_training)
-    with torch.no_grad():  # some models count their calls; a buffer that a first call makes or resizes stays
-        for name, buffer in module.named_buffers():
-            if name in before and before[name].shape == buffer.shape:
-                buffer.copy_(before[name])
-    if kind is not None:
+    if kind is not None and output is not None:
         check_output(output, batch.rows, kind)
         if kind == "classifier" and output.dim() > 2:
             _check_labels(output, batch.target)
@@ -62,7 +63,7 @@ def probe_model(module: nn.Module, batch: Batch, kind: OutputKind | None) -> tup
 
 def probe_evaluation(output: Any, batch: Batch, objective: Objective, device: torch.device) -> None:
     """Evaluate the probe's output by loss and metrics, as validation does; raises as they do."""
-    if batch.weight:
+    if batch.weight and output is not None:
         criterion, metrics = objective.criterion(device), open_metrics(objective.metrics, device)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of few rows

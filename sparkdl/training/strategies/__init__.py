@@ -58,7 +58,7 @@ class Sync(Protocol):
         ``share``, this worker's fraction of the epoch's rows.
         """
         enter_phase("exchange")
-        average_buffers(self.replica.module, self.group, share)
+        average_buffers(self.replica.module, self.replica.workers.data, share)
 
     def detach(self) -> None:
         """Release the replica; if the strategy promises it, all replicas are then equal."""

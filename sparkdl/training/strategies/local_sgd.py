@@ -216,7 +216,7 @@ class LocalSGDSync(LocalSteps):
         if total and (self.group.size > 1 or strategy.lr != 1 or strategy.momentum):
             self._step(share)
             if strategy.average_buffers:
-                average_buffers(self.replica.module, self.group, share)
+                average_buffers(self.replica.module, self.replica.workers.data, share)
         if strategy.reset_inner and self.group.size > 1:
             self.replica.optimizer.state.clear()
         self._weight, self._total = 0.0, 0.0

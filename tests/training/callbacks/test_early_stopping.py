@@ -14,7 +14,7 @@ from torch import nn
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from sparkdl.cluster.group.world import Group
+from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import InvalidInput
@@ -22,6 +22,7 @@ from sparkdl.io.merged_weights import merge_weights
 from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import unpack
 from sparkdl.training.callbacks.early_stopping import EarlyStopping, GangEarlyStopping
+from sparkdl.training.layouts import Workers
 from sparkdl.training.layouts.replicated import ReplicatedReplica
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.monitored_value import MODES, check_monitor, mode_of, monitored
@@ -38,7 +39,7 @@ def line() -> nn.Module:
 
 
 def keeping(module: nn.Module, patience: int | None) -> GangEarlyStopping:
-    replica = ReplicatedReplica(Objective(line, nn.MSELoss()), module)
+    replica = ReplicatedReplica(Objective(line, nn.MSELoss()), module, Workers.of(World()))
     return GangEarlyStopping(replica, Group(), EarlyStopping(patience), keep=True)
 
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparkdl.cluster.group.world import World
+from sparkdl.cluster.group.world import Group, World
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts.arithmetic import LossScaler, exchanges_statistics, sync_batch_norm, tf32
 from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
 from sparkdl.training.objective.objective import Objective
+from tests.contracts import work
 
 X = torch.rand(8, 3, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)
@@ -30,7 +31,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 def placed(**options: Any) -> ReplicatedReplica:
     given = {"model": net, "loss": nn.MSELoss(), "optimizer": sgd} | options
-    return Replicated().place(Objective(**given), World())
+    return Replicated().place(Objective(**given), World(), work.FEED)
 
 
 def scaled(scale: float = 1024.0, **options: Any) -> ReplicatedReplica:
@@ -115,7 +116,7 @@ def test_gradients_outside_the_optimizer_alone_do_not_stop_the_next_step():
     gradients = []
     for graded in (outside, module[0].weight):
         scaler.scale(graded.sum()).backward()
-        scaler.unscale(optimizer, [*module.parameters(), outside])
+        scaler.unscale(optimizer, [*module.parameters(), outside], Group())
         scaler.step_and_update(optimizer)
         gradients.append(graded.grad)
         graded.grad = None
@@ -129,7 +130,7 @@ def test_a_step_without_gradients_steps_the_optimizer():
     for graded in (False, True, False, True):
         if graded:
             scaler.scale(module(X).sum()).backward()
-        scaler.unscale(optimizer, list(module.parameters()))
+        scaler.unscale(optimizer, list(module.parameters()), Group())
         scaler.step_and_update(optimizer)
         optimizer.zero_grad()
 

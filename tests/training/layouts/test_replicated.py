@@ -24,7 +24,7 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 def place(model: Any = work.Net, **options: Any) -> ReplicatedReplica:
     options = {"loss": nn.MSELoss(), "optimizer": SGD, "precision": "fp64", **options}
-    return Replicated().place(Objective(work.Seeded(model), **options), World())
+    return Replicated().place(Objective(work.Seeded(model), **options), World(), work.FEED)
 
 
 def batch(rows: int = 12, weight_fraction: float = 1.0) -> Batch:

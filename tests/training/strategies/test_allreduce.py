@@ -82,7 +82,7 @@ def attached(model: Any, **options: Any) -> tuple[ReplicatedReplica, AllReduceSy
         return SimpleNamespace(wait=lambda: None)
 
     objective = Objective(work.Seeded(model), nn.MSELoss(), precision="fp64", **options)
-    replica = Replicated().place(objective, World())
+    replica = Replicated().place(objective, World(), work.FEED)
     reducer = SimpleNamespace(open=lambda buckets, group: SimpleNamespace(start=start, bytes_per_step=0))
     return replica, AllReduceSync(AllReduce(reduce=reducer, bucket_bytes=1), replica, Group(0, 2)), started
 

@@ -218,7 +218,7 @@ def test_reducer_sums_the_changes(pair, strategy):
 
 
 def test_warmup_has_buckets_of_the_same_size():
-    replica = Replicated().place(CASE.training(LocalSGD(2)).objective, World())
+    replica = Replicated().place(CASE.training(LocalSGD(2)).objective, World(), work.FEED)
     sync = LocalSGDSync(LocalSGD(every=2, warmup=1, bucket_bytes=64), replica, Group(0, 2))
     assert len(sync._warmup._buckets) == len(make_buckets(replica.parameters, 64)) > 1
 

@@ -1,0 +1,53 @@
+"""What a layout knows of a gang's rows before a worker reads its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+
+from sparkdl.data.batch import Batch
+from sparkdl.data.sampler import Plan
+from sparkdl.errors import InvalidInput
+
+
+class Feed:
+    """The plan of the gang's shards, the same on all workers, and after ``open`` a spare row.
+
+    Args:
+        plan: of all rows, validation rows included.
+        micro_batches: micro-batches of a step.
+        validated: whether some of the rows are validation rows.
+
+    Attributes:
+        micro_batches: micro-batches of a step.
+    """
+
+    def __init__(self, plan: Plan, micro_batches: int = 1, *, validated: bool = False) -> None:
+        self.micro_batches = micro_batches
+        self._plan, self._validated = plan, validated
+        self._spare: Batch | None = None
+
+    def most_rows(self, ranks: Collection[int]) -> int:
+        """The most rows that these workers together have in a step.
+
+        With validation rows it is an upper bound, since no worker has read yet which rows these are.
+        """
+        plan = self._plan
+        if self._validated:
+            return min(plan.batch_size, sum(plan.rows[rank] for rank in ranks))
+        before = (sum(plan.offsets(step)[rank] for rank in ranks) for step in range(plan.steps + 1))
+        return max(after - first for first, after in itertools.pairwise(before))
+
+    def open(self, spare: Batch | None) -> None:
+        """Set the spare row, once the workers have read their rows."""
+        self._spare = spare
+
+    def spare_row(self) -> Batch:
+        """A row for workers without rows, on their device: a batch of one row that counts nothing.
+
+        Raises:
+            InvalidInput: the workers have not read their rows.
+        """
+        if self._spare is None:
+            raise InvalidInput("there is no spare row yet; a layout asks for it in a pass, not in place().")
+        return self._spare
