@@ -39,20 +39,21 @@ class SizePolicy:
         least: minimum number of workers of an attempt.
         most: requested number of workers.
         wait: seconds of missing capacity before a smaller gang starts.
+        multiple: of which each attempt's number of workers is one, as ``least`` and ``most`` are.
 
     Attributes:
         refused: workers that the cluster reported capacity for and could not supply, since other jobs hold the slots or
             an executor died; None to trust the reported capacity.
     """
 
-    def __init__(self, least: int, most: int, wait: float) -> None:
-        self.least, self.most, self.wait = least, most, wait
+    def __init__(self, least: int, most: int, wait: float, multiple: int = 1) -> None:
+        self.least, self.most, self.wait, self.multiple = least, most, wait, multiple
         self.refused: int | None = None
         self._short: float | None = None  # since when capacity for all is missing
 
     def goal(self, capacity: Capacity) -> int:
         """Workers of a full gang: all, or the most that the configuration allows."""
-        return self.most if capacity.ever is None else min(self.most, max(capacity.ever, self.least))
+        return self.most if capacity.ever is None else min(self.most, self._at_least(capacity.ever))
 
     def full(self, capacity: Capacity, now: float) -> bool:
         """Whether a full gang fits at time ``now``, in seconds of a monotonic clock."""
@@ -70,12 +71,15 @@ class SizePolicy:
         """Workers of the next attempt; None to wait and query again."""
         goal, full = self.goal(capacity), self.full(capacity, now)
         if self.refused is not None:
-            return max(self.refused // 2, self.least)
+            return self._at_least(self.refused // 2)
         if full or capacity.now is None or (capacity.ever is not None and capacity.ever < self.least):
             return goal  # the cluster itself raises if the gang can never fit
         if self._short is None or now - self._short < self.wait:
             return None
-        return max(capacity.now, self.least)
+        return self._at_least(capacity.now)
+
+    def _at_least(self, workers: int) -> int:
+        return max(workers - workers % self.multiple, self.least)
 
 
 class Elastic:
@@ -87,16 +91,25 @@ class Elastic:
         wait: seconds of missing capacity before a smaller gang starts.
         listener: gets ``waiting`` events for missing capacity, and ``resized`` events (``size``, ``of``) for a new
             size.
+        multiple: as of ``SizePolicy``.
 
     Raises:
         InvalidInput: ``least`` is not in 1 to the cluster's size, or ``wait`` is negative.
     """
 
-    def __init__(self, cluster: Cluster, least: int | None, wait: float, listener: Listener | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        least: int | None,
+        wait: float,
+        listener: Listener | None = None,
+        *,
+        multiple: int = 1,
+    ) -> None:
         checked(least, Annotated[int, within(1, cluster.size)] | None, "min_size")
         checked(wait, NonNegative, "elastic_timeout")
         self._cluster = cluster
-        self._sizes = None if least in (None, cluster.size) else SizePolicy(least or 1, cluster.size, wait)
+        self._sizes = None if least in (None, cluster.size) else SizePolicy(least or 1, cluster.size, wait, multiple)
         self._listener = listener
         self._last = cluster.size
         self._warned = False

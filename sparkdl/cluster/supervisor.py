@@ -54,6 +54,7 @@ class Supervisor:
         stall_timeout: seconds without progress after the first step, after which the gang counts as stuck.
         min_size: minimum workers of an attempt if capacity for all is missing; default: none, all are needed. The
             cluster must be able to divide the data among fewer, so one table per worker is invalid.
+        multiple: an attempt has a multiple of so many workers, at least ``min_size``.
         elastic_timeout: seconds to wait for full capacity before a smaller gang starts.
         on_stop: called in a thread with the attempt's number when a stop is requested; asks the workers to save and
             raise ``Stopped``. If None, a request cancels the gang at once.
@@ -76,6 +77,7 @@ class Supervisor:
         heartbeat_timeout: float = 60.0,
         stall_timeout: float = 600.0,
         min_size: int | None = None,
+        multiple: int = 1,
         elastic_timeout: float = 300.0,
         on_stop: Callable[[int], None] | None = None,
     ) -> None:
@@ -83,13 +85,14 @@ class Supervisor:
         checked(back_off, NonNegative, "back_off")
         for name, value in {"heartbeat_timeout": heartbeat_timeout, "stall_timeout": stall_timeout}.items():
             checked(value, Positive, name)
-        Elastic(cluster, min_size, elastic_timeout)  # raises if a value is invalid
+        Elastic(cluster, min_size, elastic_timeout, multiple=multiple)  # raises if a value is invalid
         self.failures: list[SparkdlError] = []
         self.sizes: list[int] = []
         self.stop_limit = 20.0
         self._cluster, self._on_stop = cluster, on_stop
         self._max_restarts, self._back_off = max_restarts, back_off
         self._limits, self._elasticity = (heartbeat_timeout, stall_timeout), (min_size, elastic_timeout)
+        self._multiple = multiple
 
     @property
     def size(self) -> int:
@@ -124,7 +127,7 @@ class Supervisor:
 
     def _attempts(self, work: Work, data: Any, columns: Any, listener: Listener, attempt: int) -> list[Any]:
         self.failures, self.sizes = [], []
-        elastic = Elastic(self._cluster, *self._elasticity, listener)
+        elastic = Elastic(self._cluster, *self._elasticity, listener, multiple=self._multiple)
         while True:
             size = elastic.choose(attempt)
             self.sizes.append(size)

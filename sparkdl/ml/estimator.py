@@ -40,6 +40,7 @@ from sparkdl.spark.slots.capacity import check_setting
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import choose_shards, choose_workers
 from sparkdl.spark.warm_up import warm_up
+from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.labels import Classes
@@ -140,6 +141,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             check_setting(spark, allow_unencrypted=self.getAllowUnencrypted())
             least, batch = self.getMinWorkers(), self.getBatchSize()
             chosen = choose_workers(fit.data, batch, requests, device=device, least=least, previous=previous)
+            multiple = fit.training.layout.multiple(chosen)
+            chosen = max(chosen - chosen % multiple, multiple)
         logger.info("numWorkers is None; %s takes %d.", type(self).__name__, chosen)
         return chosen
 
@@ -239,7 +242,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         return Training(
             self.objective(),
             strategy=AllReduce() if is_algorithm(strategy) else cast(Strategy, strategy),  # rounds do not read it
-            layout=Replicated(self.getSyncBatchNorm()),
+            layout=self.single_layout() if is_algorithm(strategy) else self._layout(),
             measured=self.getTelemetry(),
             kind=self._kind,
             callbacks=tuple(self.getCallbacks()),
@@ -249,6 +252,31 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             **self.settings("batchSize", "epochs", "seed", "dropLast", "patience", "minDelta"),
             **self.settings("keepBest", "replicaCheckInterval", "augment", "cacheOnDevice"),
         )
+
+    def _layout(self) -> Layout:
+        layout, synchronised = self.getLayout(), self.getSyncBatchNorm()
+        if not self.isSet(self.layout):
+            return Replicated(synchronised)
+        same = getattr(layout, "sync_batch_norm", False) == synchronised
+        if self.isSet(self.syncBatchNorm) and not same:
+            raise InvalidInput(
+                f"syncBatchNorm is {synchronised}, and layout is {layout}; expected one of the two Params, or the same "
+                f"in both: layout=Replicated(sync_batch_norm={synchronised})."
+            )
+        return layout
+
+    def single_layout(self) -> Layout:
+        """The layout of rounds and of members that train in tasks, which warn that they ignore ``layout``.
+
+        Raises:
+            InvalidInput: ``layout`` needs several workers.
+        """
+        if (needed := self.getLayout().multiple(1)) > 1:
+            raise InvalidInput(
+                f"layout is {self.getLayout()}, which needs {needed} workers, and rounds and members in tasks train "
+                "each model on one. Leave layout out, or train on a gang: strategy=AllReduce(), and numWorkers set."
+            )
+        return Replicated(self.getSyncBatchNorm())
 
     def read_columns(self) -> Columns:
         """The DataFrame columns and the tensors that they become, from the Params."""

@@ -28,6 +28,7 @@ from sparkdl.ml.fit_monitor import FitMonitor
 from sparkdl.ml.fit_spec import FitResult, FitSpec
 from sparkdl.ml.report import make_report
 from sparkdl.ml.run import IDENTITY, Run, own_checkpoints
+from sparkdl.training.layouts import Layout, check_workers
 from sparkdl.training.objective.module_factory import without_parameters
 from sparkdl.training.rng import kept_random_state
 from sparkdl.training.spec import TrainingResult
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
     """Train on a gang, and again if it fails."""
     start = time.monotonic()
-    _check_size(fit)
+    _check_model(fit, cluster.size)
     with _open_checkpointer(fit) as checkpointer, _part_folder(fit.run) as folder:
         supervisor = _make_supervisor(cluster, fit, checkpointer)
         earlier = 0.0 if checkpointer is None else time.time() - checkpointer.checkpoints.began
@@ -64,10 +65,16 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
     )
 
 
-def _check_size(fit: FitSpec) -> None:
-    """Raise InvalidInput if the weights exceed the driver's limit of results, and there is no directory for files."""
-    objective, limit = fit.training.objective, fit.training.result_limit
-    if limit is None or fit.run.directory is not None:
+def _check_model(fit: FitSpec, workers: int) -> None:
+    """Raise InvalidInput if the layout does not fit, or the weights exceed the driver's limit of results.
+
+    With a directory for files, weights have no limit.
+    """
+    objective, layout = fit.training.objective, fit.training.layout
+    limit = fit.training.result_limit if fit.run.directory is None else None
+    for number in (workers, *([fit.min_workers] if fit.min_workers else [])):
+        check_workers(layout, number)
+    if limit is None and getattr(type(layout), "check", None) is Layout.check:
         return
     try:
         with kept_random_state(), without_parameters():
@@ -78,6 +85,7 @@ def _check_size(fit: FitSpec) -> None:
         logger.debug("the driver cannot make the model: %s: %s", type(error).__name__, error)
         return
     sizes = [one.numel() * (objective.dtype if one.is_floating_point() else one.dtype).itemsize for one in values]
+    layout.check(module, workers)
     check_result(module, sum(sizes), limit)
 
 
@@ -133,5 +141,10 @@ def _make_supervisor(cluster: Cluster, fit: FitSpec, checkpointer: Checkpointer 
         )
     stop = None if checkpointer is None or checkpointer.temporary else checkpointer.checkpoints.attempts.ask_to_stop
     return Supervisor(
-        cluster, max_restarts=fit.max_restarts, min_size=least, elastic_timeout=fit.elastic_timeout, on_stop=stop
+        cluster,
+        max_restarts=fit.max_restarts,
+        min_size=least,
+        multiple=fit.training.layout.multiple(cluster.size),
+        elastic_timeout=fit.elastic_timeout,
+        on_stop=stop,
     )

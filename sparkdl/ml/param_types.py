@@ -96,6 +96,10 @@ to_strategy = checked(
     "a strategy, such as AllReduce(), or an algorithm of rounds, such as ParallelSGD(): a dataclass with "
     "uses_optimizer, init, map, reduce, apply, converged and metrics",
 )
+to_layout = checked(
+    lambda value: not isinstance(value, type) and all(hasattr(value, name) for name in ("place", "multiple", "check")),
+    "a layout, such as Replicated(): a dataclass that extends sparkdl.training.layouts.Layout",
+)
 to_metrics = checked(
     lambda metrics: isinstance(metrics, dict) and all(isinstance(name, str) for name, _ in named_metrics(metrics)),
     "a dict of names and torchmetrics metrics",

@@ -31,6 +31,7 @@ from sparkdl.ml.param_types import (
     to_function,
     to_interval,
     to_labels,
+    to_layout,
     to_list,
     to_metrics,
     to_optimizer,
@@ -44,6 +45,8 @@ from sparkdl.ml.param_types import (
 )
 from sparkdl.rounds import Algorithm
 from sparkdl.telemetry.log_forwarding import LEVELS
+from sparkdl.training.layouts import Layout
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.objective.loss import LossFunction
 from sparkdl.training.objective.module_factory import ModelFactory
 from sparkdl.training.objective.monitored_value import MODES
@@ -225,6 +228,9 @@ class TrainingParams(OutputParams, RunParams, shared.HasWeightCol, shared.HasVal
         "its own fields for batches, epochs and penalties",
         to_strategy,
         AllReduce(),
+    )
+    layout: Param[Layout] = param(
+        "how a replica of the model is placed on the workers of a gang", to_layout, Replicated(), _RESTARTS
     )
     weightCol: Param[str | None] = param(
         "column of the rows' weights in the loss, at least 0; with None each row weighs 1", to_string

@@ -15,6 +15,7 @@ from sparkdl.data.columns import InputColumn
 from sparkdl.ml.column_params import InputColumnParams, OutputColumnParams
 from sparkdl.ml.param_declaration import ConstructedParams
 from sparkdl.rounds import Algorithm
+from sparkdl.training.layouts import Layout
 from sparkdl.training.objective.loss import LossFunction
 from sparkdl.training.objective.module_factory import ModelFactory
 from sparkdl.training.objective.objective import OptimizerFactory, SchedulerFactory
@@ -121,6 +122,7 @@ class TrainingParams(OutputParams, RunParams, shared.HasWeightCol, shared.HasVal
     schedulerInterval: Param[str]
     metrics: Param[dict[str, Any]]
     strategy: Param[Strategy | Algorithm]
+    layout: Param[Layout]
     weightCol: Param[str | None]
     validationIndicatorCol: Param[str | None]
     validationFraction: Param[float | None]
@@ -163,6 +165,7 @@ class TrainingParams(OutputParams, RunParams, shared.HasWeightCol, shared.HasVal
         schedulerInterval: str = "epoch",
         metrics: dict[str, Any] = ...,
         strategy: Strategy | Algorithm = ...,
+        layout: Layout = ...,
         weightCol: str | None = None,
         validationIndicatorCol: str | None = None,
         validationFraction: float | None = None,
@@ -232,6 +235,7 @@ class TrainingParams(OutputParams, RunParams, shared.HasWeightCol, shared.HasVal
         schedulerInterval: str = "epoch",
         metrics: dict[str, Any] = ...,
         strategy: Strategy | Algorithm = ...,
+        layout: Layout = ...,
         weightCol: str | None = None,
         validationIndicatorCol: str | None = None,
         validationFraction: float | None = None,
@@ -308,6 +312,8 @@ class TrainingParams(OutputParams, RunParams, shared.HasWeightCol, shared.HasVal
     def setMetrics(self, value: dict[str, Any]) -> Self: ...
     def getStrategy(self) -> Strategy | Algorithm: ...
     def setStrategy(self, value: Strategy | Algorithm) -> Self: ...
+    def getLayout(self) -> Layout: ...
+    def setLayout(self, value: Layout) -> Self: ...
     def getWeightCol(self) -> str | None: ...
     def setWeightCol(self, value: str | None) -> Self: ...
     def getValidationIndicatorCol(self) -> str | None: ...

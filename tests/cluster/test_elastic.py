@@ -43,6 +43,13 @@ def test_policy_does_not_wait_beyond_configuration(now, ever, expected):
     assert SizePolicy(2, 4, 300).choose(Capacity(now, ever), 0) == expected
 
 
+def test_sizes_are_multiples():
+    sizes = SizePolicy(2, 8, 0, multiple=2)
+    assert [sizes.choose(Capacity(now, 7), 0) for now in (7, 5, 3, 2, 1)] == [6, 4, 2, 2, 2]
+    sizes.refused = 6
+    assert sizes.choose(Capacity(7, 7), 0) == 2
+
+
 def test_refused_size_is_halved():
     sizes, room, chosen = SizePolicy(3, 16, 300), Capacity(16, None), [16]
     assert sizes.choose(room, 0) == 16

@@ -93,7 +93,12 @@ def _fitted(
     # The labels of all rows are validated; a member's rows may lack a class.
     different: dict[str, Any] = {"classes": None} | ({} if store is None else {"result_limit": None})
     trainings = {
-        member.index: replace(member.estimator.training(), objective=objectives[member.index], **different)
+        member.index: replace(
+            member.estimator.training(),
+            objective=objectives[member.index],
+            layout=member.estimator.single_layout(),
+            **different,
+        )
         for member in missing
     }
     work = MemberWork(trainings, {member.index: member.draw for member in missing}, store)
