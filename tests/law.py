@@ -53,14 +53,14 @@ BUDGETS = {
     "sparkdl.data": 2180,
     "sparkdl.telemetry": 1870,
     "sparkdl.report": 1050,
-    "sparkdl.cluster": 3300,
+    "sparkdl.cluster": 3330,
     "sparkdl.checkpoint": 1750,
-    "sparkdl.training": 6340,
+    "sparkdl.training": 6330,
     "sparkdl.rounds": 2094,
     "sparkdl.serving": 3230,
     "sparkdl.spark": 2740,
-    "sparkdl.ml": 5564,
-    "sparkdl.ensembles": 4470,
+    "sparkdl.ml": 5615,
+    "sparkdl.ensembles": 4473,
     "sparkdl.cli": 3100,
 }
 

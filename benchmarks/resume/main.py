@@ -145,7 +145,6 @@ class Saves:
             write = _slowest(world, lambda: folder.write("part", *pieces))
             folder.delete("part")
             found.append((save, write))
-        checkpointer.close()
         return found[1:]
 
 

@@ -65,7 +65,7 @@ class Checkpointer:
         return self.checkpoints.epoch()
 
     def load(self, world: World, fingerprint: Fingerprint, live: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Restore the newest usable state, on every worker together, with collectives.
+        """Restore the newest usable state, on every worker together, with collectives; its threads end with the gang.
 
         ``fingerprint`` is of this worker's rows. ``live`` has this worker's ``"slices"``, and under ``"shared"`` the
         tensors that take the saved values of their paths.
@@ -90,7 +90,10 @@ class Checkpointer:
         self._epochs, self._queried_step, self._next_query = self._epoch, self._step, self._step + 1
         self._saved_at = self._queried_at = time.monotonic()
         self._saver = Saver(self.checkpoints, world, None if state is None else self._step)
+        world.on_end(self._saver.close)
         self._stop_poller = StopPoller(self.checkpoints, world.attempt) if world.rank == 0 else None
+        if self._stop_poller is not None:
+            world.on_end(self._stop_poller.close)
         return state
 
     def check(self, state: dict[str, Any]) -> None:
@@ -125,12 +128,6 @@ class Checkpointer:
             # Rank 0 alone knows whether the commit succeeded, and a worker that ends before it would cut it short.
             saved = SaveStatus(**world.all_gather_json("stopped", vars(saved))[0])
             raise Stopped(f"the driver asked the run to stop; {saved}.")
-
-    def close(self) -> None:
-        """End the threads, whether the attempt succeeded or failed."""
-        for thread in (self._saver, self._stop_poller):
-            if thread is not None:
-                thread.close()
 
     def _passed(self, clock: Clock, epoch_ended: bool) -> bool:
         if epoch_ended and self._elastic:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from secrets import token_bytes
 from typing import Any
 
 import cloudpickle
@@ -64,6 +66,7 @@ class WorkerTask:
         fallback: the folder for events that cannot be sent; None to drop them.
         heartbeat: seconds between two heartbeats; None for none.
         level: lowest level of log records to send as events; None for none.
+        secret: a key of this attempt, for connections between its workers.
     """
 
     work: bytes
@@ -80,6 +83,7 @@ class WorkerTask:
     fallback: str | None = field(default=None, repr=False)
     heartbeat: float | None = None
     level: int | None = None
+    secret: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
 
 
 def run_worker(
@@ -105,9 +109,8 @@ def run_worker(
         listener: receives events directly if the driver is this process.
         began: when the process began to import this worker's modules, in unix seconds; default: long ago.
     """
-    spec = RendezvousSpec(
-        rank, task.size, task.run, task.attempt, address, task.timeout, task.device, task.backend, task.gpus
-    )
+    about = (task.timeout, task.device, task.backend, task.gpus, task.secret)
+    spec = RendezvousSpec(rank, task.size, task.run, task.attempt, address, *about)
     worker = _Worker(task, spec, all_gather, directory)
     recorder = Recorder(task.endpoint, rank=rank, attempt=task.attempt, fallback=task.fallback, listener=listener)
     level = None if listener is not None else task.level  # log records of the driver's own process need no sending

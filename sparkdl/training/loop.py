@@ -61,7 +61,8 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
         state = TrainerState(world, training, replica, sync, rows)
         state.report |= rows.probe()
         callbacks, monitor = CallbackCalls(state), TrainingMonitor(state)
-    with state.restored(), monitor.measured():
+    state.resume()
+    with monitor.measured():
         callbacks.start()
         while not state.finished:
             sync.start_epoch()

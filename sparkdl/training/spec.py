@@ -32,16 +32,16 @@ class StateSaver(Protocol):
         """The number of finished epochs in the newest checkpoint."""
 
     def load(self, world: World, fingerprint: Fingerprint, live: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The newest state that all workers can read, its shared tensors in those of ``live``; None without one."""
+        """The newest state that all workers can read, its shared tensors in those of ``live``; None without one.
+
+        What it opens ends by ``world.on_end``.
+        """
 
     def check(self, state: dict[str, Any]) -> None:
         """Raise InvalidInput if the state cannot be saved."""
 
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
         """Save the state if a checkpoint is due; ``finished`` if no step follows."""
-
-    def close(self) -> None:
-        """Wait for the last checkpoint."""
 
 
 class PartWriter(Protocol):

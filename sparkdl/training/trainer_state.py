@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from sparkdl.cluster.group.world import World
@@ -149,19 +147,11 @@ class TrainerState:
         }
         return {"shared": shared, "local": local, "slices": self._slices()}
 
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Resume from the checkpointer's checkpoint, if there is one; close the checkpointer after the block."""
-        checkpointer = self.training.checkpointer
-        if checkpointer is None:
-            yield
-            return
-        try:
+    def resume(self) -> None:
+        """Resume from the checkpointer's checkpoint, if there is one."""
+        if self.training.checkpointer is not None:
             assert self.rows.fingerprint is not None
-            self.restore(checkpointer.load(self.world, self.rows.fingerprint, self._live()))
-            yield
-        finally:
-            checkpointer.close()
+            self.restore(self.training.checkpointer.load(self.world, self.rows.fingerprint, self._live()))
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Resume from a state of ``state``, all workers from the same step; None starts anew.

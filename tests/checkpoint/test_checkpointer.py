@@ -228,7 +228,7 @@ class StopsAtFive:
 
         world.broadcast_json = lambda key, value: {"due": False, "stop": world.clock.step == 5, "next": 0}
         kept._saver, kept._stop_poller = Saver(self.checkpoints, world, self.resumed), StopPoller(self.checkpoints, 0)
-        with patch.object(Folder, "write", write_if_room), closing(kept):
+        with patch.object(Folder, "write", write_if_room), closing(kept._saver), closing(kept._stop_poller):
             for step in range(1, 6):
                 world.clock.tick(8)
                 if (step, self.full, world.rank) == (5, "fenced", 0):

@@ -145,9 +145,6 @@ class Folder:
         if world.clock.step == self.stop:
             raise RuntimeError("stopped")
 
-    def close(self) -> None:
-        pass
-
     def file(self, step: int, rank: int) -> Path:
         return Path(self.folder, f"{step}-{rank}")
 

@@ -104,7 +104,7 @@ def open_axes(world: World, axes: Mapping[str, Groups]) -> None:
     """
     everyone = world.group(DATA)
     for name, groups in axes.items():
-        axis = Axis(tuple(map(tuple, groups)), everyone.hosts, world.timeout)
+        axis = Axis(tuple(map(tuple, groups)), everyone.hosts, world.timeout, world)
         if name == DATA or (name in world.groups and world.groups[name].axis != axis):
             raise ValueError(f"the axis {name!r} is open with other groups.")
         if name not in world.groups:

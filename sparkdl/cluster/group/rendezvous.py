@@ -15,7 +15,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -62,6 +62,7 @@ class RendezvousSpec:
     device: str = "cpu"
     backend: str = "auto"
     gpus: tuple[str, ...] | None = None
+    secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
     world = World(
         spec.rank, spec.size, local_rank, device, spec.attempt, host=hosts[spec.rank], hosts=hosts, timeout=spec.timeout
     )
+    world.addresses, world.secret = tuple(line["address"] for line in lines), spec.secret
     with _environment(_variables(spec, local_rank)):
         store = HashStore() if spec.size == 1 else rendezvous.store
         store = store or _store(spec, lines[0]["address"], lines[0]["port"], None)
@@ -132,7 +134,8 @@ def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
                     timeout=datetime.timedelta(seconds=spec.timeout),
                 )
             world.process_group = dist.group.WORLD
-            yield world
+            with world.ends:
+                yield world
         except BaseException:
             if choice.backend == "nccl" and dist.is_initialized():
                 # A collective that waits for a failed worker would block the group's end as well.

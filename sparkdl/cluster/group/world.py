@@ -6,7 +6,7 @@ import json
 import pickle
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,11 +29,13 @@ class Axis:
         groups: disjoint groups of ranks of the gang, each in ascending order; a rank in none is alone.
         hosts: the host of each worker of the gang, by rank.
         timeout: seconds until a collective in a group fails.
+        world: the world, for connections of a strategy's own; None outside of a gang.
     """
 
     groups: tuple[tuple[int, ...], ...]
     hosts: tuple[str, ...]
     timeout: float
+    world: World | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass
@@ -273,6 +275,9 @@ class World:
         hosts: the host of each worker, by rank; default: all on this host.
         timeout: seconds until a collective fails.
         groups: the groups of this worker along the axes that ``sparkdl.cluster.group.mesh`` opened.
+        addresses: an address of each worker that the others can dial, by rank; empty in a world of one.
+        secret: a key that the driver made for this attempt, for connections that authenticate each other.
+        ends: what ``on_end`` was given, called when the gang's block ends.
     """
 
     rank: int = 0
@@ -289,6 +294,13 @@ class World:
     hosts: tuple[str, ...] = ()
     timeout: float = 600.0
     groups: dict[str, Group] = field(default_factory=dict, repr=False)
+    addresses: tuple[str, ...] = ()
+    secret: bytes = field(default=b"", repr=False)
+    ends: ExitStack = field(default_factory=ExitStack, repr=False)
+
+    def on_end(self, call: Callable[[], object]) -> None:
+        """Call ``call`` when the gang's block ends, also by an error; the last one that was given comes first."""
+        self.ends.callback(call)
 
     def group(self, axis: str = DATA) -> Group:
         """This worker's group along an axis; connects nothing, so any worker may ask alone.
@@ -301,7 +313,7 @@ class World:
         if axis != DATA:
             raise ValueError(f"there is no axis {axis!r}; this world has {', '.join(self.axes or [DATA])}.")
         ranks = tuple(range(self.size))
-        every = Axis((ranks,), self.hosts or (self.host,) * self.size, self.timeout)
+        every = Axis((ranks,), self.hosts or (self.host,) * self.size, self.timeout, self)
         return Group(self.rank, self.size, dist.group.WORLD if self.size > 1 else None, ranks, every)
 
     def release(self) -> None:

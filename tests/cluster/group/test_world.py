@@ -6,7 +6,10 @@ import datetime
 import socket
 import subprocess
 import sys
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +20,9 @@ from torch.distributed import HashStore
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
 from sparkdl.cluster.group.world import Group, World, in_a_group, is_peer_failure, reaching_peers
 from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.worker import WorkerTask
 from sparkdl.data.shard import Shard
-from sparkdl.errors import InvalidInput, PeerLost
+from sparkdl.errors import InvalidInput, PeerLost, WorkerFailed
 
 EVERY_DTYPE = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64),
@@ -158,6 +162,51 @@ def test_group_of_one_sends_nothing():
     assert tensor.tolist() == [1.0, 2.0]
     assert group.gather("alone") == ["alone"]
     assert world.all_gather_json("key", {"numbers": (1, 2)}) == [{"numbers": [1, 2]}]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Registers two calls that write to a file, and may fail."""
+
+    folder: str
+    fails: bool = False
+
+    def __call__(self, world: World, shard: Shard | None) -> tuple[bytes, tuple[str, ...]]:
+        file = Path(self.folder, str(world.rank))
+        for text in ("first", "second"):
+            world.on_end(partial(append, file, text))
+        if self.fails and world.rank == 1:
+            raise LookupError("on purpose")
+        axis = world.group().axis
+        assert axis is not None
+        assert axis.world is world
+        world.group().sum_(torch.zeros(1))
+        append(file, "work")
+        return world.secret, world.addresses
+
+
+def append(file: Path, text: str) -> None:
+    with file.open("a", encoding="utf-8") as out:
+        out.write(f"{text} ")
+
+
+def test_workers_know_a_secret_of_their_attempt_and_the_addresses_of_all(three, tmp_path):
+    answers = [three.gang(Ends(str(tmp_path))) for _ in range(2)]
+    secrets = [{secret for secret, _ in answer} for answer in answers]
+    assert [len(one) for one in secrets] == [1, 1]
+    assert len(secrets[0] | secrets[1]) == 2
+    assert {len(secret) for secret in secrets[0]} == {32}
+    assert {addresses for _, addresses in answers[0]} == {("127.0.0.1",) * 3}
+    task = WorkerTask(b"", 1, "run")
+    assert repr(task.secret) not in repr(task)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_calls_run_in_reverse_order_when_the_gang_ends(three, tmp_path, fails):
+    with pytest.raises(WorkerFailed, match="on purpose") if fails else nullcontext():
+        three.gang(Ends(str(tmp_path), fails))
+    for rank in range(3):
+        assert (tmp_path / str(rank)).read_text().split() == ["work"] * (not fails) + ["second", "first"]
 
 
 def test_rank_0_keeps_the_store_open_until_all_have_read():

@@ -51,6 +51,24 @@ def weights(replica: ReplicatedReplica) -> Tensor:
     return torch.cat([value.detach().reshape(-1) for value in replica.parameters])
 
 
+def test_a_step_of_its_own_replaces_the_optimizers_and_is_skipped_as_it_is():
+    replica, taken = scaled(), []
+    replica.gradients(batch())
+    replica.apply(lambda: taken.append([parameter.grad.clone() for parameter in replica.parameters]))
+    assert len(taken[0]) == len(replica.parameters)
+    assert replica.optimizer.state_dict()["state"] == {}
+    replica.gradients(batch(y=Y * float("inf")))
+    replica.apply(lambda: taken.append([]))
+    assert len(taken) == 1
+    replica = placed()
+    replica.gradients(batch())
+    replica.apply(lambda: taken.append([]))
+    assert len(taken) == 2
+    assert torch.equal(weights(replica), weights(placed()))
+    another = replica.open_optimizer([("weight", nn.Parameter(torch.ones(2)))])
+    assert isinstance(another, torch.optim.SGD)
+
+
 # ---- fp16 ------------------------------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.training.strategies.buckets import Bucket
+from sparkdl.training.strategies.reducers.cast import Cast
 from tests.contracts import work
 from tests.contracts.strategy_contract import DECAYING, SAMPLE, Case, SynchronousContract, assert_equal, numbers
 
@@ -123,6 +124,33 @@ def test_sparse_gradient_of_no_embedding_raises():
     replica, _, _ = attached(Sparse, optimizer=partial(torch.optim.SGD, lr=0.1))
     with pytest.raises(InvalidInput, match="sparse gradient"):
         replica.gradients(batch())
+
+
+def test_a_reducer_leaves_out_sparse_gradients_and_says_so():
+    objective = Objective(work.Seeded(work.LookupNet), nn.MSELoss(), precision="fp64")
+    replica = Replicated().place(objective, World(), work.FEED)
+    with pytest.warns(RuntimeWarning, match=r"Cast\(.*\) leaves out 2 sparse gradients: workers sum them exactly"):
+        sync = AllReduce(Cast("bf16")).attach(replica, Group(0, 2))
+    names = [name for name, _ in replica.module.named_parameters()]
+    bucketed = {names[index] for bucket in sync._buckets for index in bucket.parameters}
+    assert bucketed == set(names) - {"numbers.weight", "bag.weight"}
+
+
+def test_momentum_of_sparse_gradients_is_dense_in_a_state():
+    replicas = [
+        Replicated().place(Objective(work.Seeded(work.Lookup), nn.MSELoss(), sgd, precision="fp64"), World(), work.FEED)
+        for sgd in [partial(torch.optim.SGD, lr=0.1, momentum=0.9)] * 2
+    ]
+    for step in range(4):
+        if step == 2:
+            replicas[1].load_state_dict(replicas[0].state_dict())
+            momenta = replicas[0].state_dict()["shared"]["optimizer"]["state"].values()
+            assert all(not one["momentum_buffer"].is_sparse for one in momenta)
+        for replica in replicas[: 1 if step < 2 else 2]:
+            replica.gradients(batch())
+            replica.apply()
+    for weight, other in zip(*(replica.parameters for replica in replicas), strict=True):
+        torch.testing.assert_close(weight, other, rtol=0, atol=1e-15)
 
 
 def test_gradient_in_two_parts_raises():
