@@ -53,14 +53,14 @@ BUDGETS = {
     "sparkdl.data": 2180,
     "sparkdl.telemetry": 1870,
     "sparkdl.report": 1050,
-    "sparkdl.cluster": 3330,
+    "sparkdl.cluster": 3343,
     "sparkdl.checkpoint": 1750,
-    "sparkdl.training": 6330,
+    "sparkdl.training": 6416,
     "sparkdl.rounds": 2094,
     "sparkdl.serving": 3230,
     "sparkdl.spark": 2740,
-    "sparkdl.ml": 5615,
-    "sparkdl.ensembles": 4473,
+    "sparkdl.ml": 5622,
+    "sparkdl.ensembles": 4474,
     "sparkdl.cli": 3100,
 }
 

@@ -39,7 +39,7 @@ class SizePolicy:
         least: minimum number of workers of an attempt.
         most: requested number of workers.
         wait: seconds of missing capacity before a smaller gang starts.
-        multiple: of which each attempt's number of workers is one, as ``least`` and ``most`` are.
+        multiple: a divisor of each attempt's number of workers, and of ``least`` and ``most``.
 
     Attributes:
         refused: workers that the cluster reported capacity for and could not supply, since other jobs hold the slots or

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.failure import raise_first_cause
-from sparkdl.cluster.group.world import in_a_group
+from sparkdl.cluster.group.rendezvous import in_a_group
 from sparkdl.cluster.local_tasks import InlineTaskRunner, ShardedData
 from sparkdl.cluster.protocol import Capacity, Listener, gang_size
 from sparkdl.cluster.tasks import TaskRunner

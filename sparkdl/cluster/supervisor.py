@@ -54,7 +54,7 @@ class Supervisor:
         stall_timeout: seconds without progress after the first step, after which the gang counts as stuck.
         min_size: minimum workers of an attempt if capacity for all is missing; default: none, all are needed. The
             cluster must be able to divide the data among fewer, so one table per worker is invalid.
-        multiple: an attempt has a multiple of so many workers, at least ``min_size``.
+        multiple: a divisor of each attempt's number of workers, and of ``min_size``.
         elastic_timeout: seconds to wait for full capacity before a smaller gang starts.
         on_stop: called in a thread with the attempt's number when a stop is requested; asks the workers to save and
             raise ``Stopped``. If None, a request cancels the gang at once.

@@ -72,8 +72,9 @@ def _check_model(fit: FitSpec, workers: int) -> None:
     """
     objective, layout = fit.training.objective, fit.training.layout
     limit = fit.training.result_limit if fit.run.directory is None else None
-    for number in (workers, *([fit.min_workers] if fit.min_workers else [])):
-        check_workers(layout, number)
+    check_workers(layout, workers)
+    if fit.min_workers is not None:
+        check_workers(layout, fit.min_workers, "minWorkers")
     if limit is None and getattr(type(layout), "check", None) is Layout.check:
         return
     try:
@@ -81,7 +82,9 @@ def _check_model(fit: FitSpec, workers: int) -> None:
             module = objective.model if isinstance(objective.model, nn.Module) else objective.model()
         state = module.state_dict(keep_vars=True)
         values = {id(one): one for one in state.values() if isinstance(one, Tensor)}.values()
-    except Exception as error:  # the factory may need values, or what the driver lacks; the workers check again
+    except (
+        Exception
+    ) as error:  # the factory may need values, or what the driver lacks; place and the workers check again
         logger.debug("the driver cannot make the model: %s: %s", type(error).__name__, error)
         return
     sizes = [one.numel() * (objective.dtype if one.is_floating_point() else one.dtype).itemsize for one in values]

@@ -230,7 +230,10 @@ class TrainingParams(OutputParams, RunParams, shared.HasWeightCol, shared.HasVal
         AllReduce(),
     )
     layout: Param[Layout] = param(
-        "how a replica of the model is placed on the workers of a gang", to_layout, Replicated(), _RESTARTS
+        "how a replica of the model is placed on the workers of a gang; docs/examples/layout.py has one",
+        to_layout,
+        Replicated(),
+        _RESTARTS,
     )
     weightCol: Param[str | None] = param(
         "column of the rows' weights in the loss, at least 0; with None each row weighs 1", to_string
@@ -287,7 +290,8 @@ class TrainingParams(OutputParams, RunParams, shared.HasWeightCol, shared.HasVal
     )
     tf32: Param[bool] = param("whether GPUs multiply float32 matrices in TF32", to_boolean, False, _STEPS)
     syncBatchNorm: Param[bool] = param(
-        "whether batch normalisation on GPUs takes the statistics of the global batch, not of each worker's rows",
+        "whether batch normalisation on GPUs takes the statistics of the global batch, not of each worker's rows; with "
+        "another layout set that layout's own field",
         to_boolean,
         False,
         _NOT_IN_ROUNDS,

@@ -104,16 +104,17 @@ class BatchLoader:
         Raises InvalidInput if scoring would reject the output, or a label is beyond the output.
         """
         replica, objective, kind = self._replica, self._training.objective, self._training.kind
+        nothing: dict[str, Any] = {"inputs": None, "output": None}
         if not self.shard.rows and not replica.lockstep and self._partners.size == 1:
-            return {"inputs": None, "output": None}
+            return nothing
         batch = probe_batch(self.shard, Transforms(self._training.collate)).to(self._device)
         batch = gather_rows(batch, self._partners)
         with forked(self._device):
-            # Rows without a weight have an output, too.
-            rows = replace(batch, weight=float(batch.rows))
+            rows = replace(batch, weight=float(batch.rows))  # rows without a weight have an output, too
+            if not batch.rows or not replica.reports:
+                probe_model(replica.module, lambda _: replica.evaluate(rows), batch, None)
+                return nothing
             output, summary = probe_model(replica.module, lambda _: replica.evaluate(rows), batch, kind)
-            if output is None:
-                return {"inputs": None, "output": None}
             check_bounds(self._bounds, self._classes.of_output(summary["output"]))
             # An estimator's output may be another in training mode.
             measured = objective.metrics and kind not in (None, "estimator")

@@ -24,7 +24,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import span
 from sparkdl.training.callbacks.calls import CallbackCalls
 from sparkdl.training.dataloader import BatchLoader
-from sparkdl.training.layouts import equalise
+from sparkdl.training.layouts import check_workers, equalise
 from sparkdl.training.layouts.arithmetic import tf32
 from sparkdl.training.monitor import TrainingMonitor
 from sparkdl.training.rng import kept_random_state
@@ -40,6 +40,7 @@ class Training(TrainingSpec):
         """Run ``train`` on one worker, with the random numbers of ``seed``; afterwards the earlier ones go on."""
         if shard is None:
             raise InvalidInput("there is no data to train on.")
+        check_workers(self.layout, world.size)
         with _seeded(self.seed, world), tf32(enabled=self.objective.tf32, device=world.device):
             with span("imports"):
                 import_module("torch._dynamo")  # which the first optimizer of a process imports

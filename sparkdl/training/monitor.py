@@ -102,7 +102,8 @@ class TrainingMonitor:
             return {}
         enter_phase("validate")
         meter, batches = MetricAccumulator(state.world.device, state.metrics), state.rows.validation_batches()
-        observe(state.replica.module, state.replica.evaluate, self._criterion, self._counted(batches), meter)
+        replica, counted = state.replica, meter if state.replica.reports else None
+        observe(replica.module, replica.evaluate, self._criterion, self._counted(batches), counted)
         values = meter.close(state.group)
         state.world.phase = "work"
         return {f"valid_{name}": value for name, value in values.items()}

@@ -34,7 +34,7 @@ class StateSaver(Protocol):
     def load(self, world: World, fingerprint: Fingerprint, live: Mapping[str, Any]) -> dict[str, Any] | None:
         """The newest state that all workers can read, its shared tensors in those of ``live``; None without one.
 
-        What it opens ends by ``world.on_end``.
+        What ``load`` opens, it closes by ``world.on_end``.
         """
 
     def check(self, state: dict[str, Any]) -> None:

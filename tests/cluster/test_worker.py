@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from sparkdl.cluster.failure import WorkerResult
-from sparkdl.cluster.group.world import World, in_a_group
+from sparkdl.cluster.group.rendezvous import in_a_group
+from sparkdl.cluster.group.world import World
 from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import ErrorContext, PeerLost

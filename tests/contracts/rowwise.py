@@ -23,10 +23,11 @@ from sparkdl.training.objective.objective import Objective
 
 @dataclass(frozen=True)
 class Rowwise(CheckedFields, Layout):
-    """All workers hold one replica: each has every ``workers``-th row of each tensor, and scalars."""
+    """All n workers hold one replica: worker r has the rows r, r + n, ... of each tensor, and all scalars."""
 
     def place(self, objective: Objective, world: World, feed: Feed) -> RowwiseReplica:
         module = objective.build(world.device)
+        # Each worker has drawn other weights.
         for tensor in (*module.parameters(), *module.buffers()):
             world.group().broadcast_(tensor.detach())
         parts: dict[int, nn.Parameter] = {}

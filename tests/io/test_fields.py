@@ -47,7 +47,7 @@ OWN = """
     ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel StepChunk StoredTensor
     StringIndexerModel Table TableCell TaggedJobs Target TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule
     TrainingResult TrainingSummary Transforms Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart
-    WeightsByClass WeightsFile WorkerAddress WorkerResult WorkerTask
+    WeightsByClass WeightsFile WorkerAddress WorkerResult Workers WorkerTask
 """
 SAMPLES: dict[str, Any] = {"evaluator": Evaluator.__new__(RegressionEvaluator), "traffic": Traffic(), "data": Data("x")}
 SAMPLES |= {"model": partial(nn.Linear, 1, 1), "loss": nn.MSELoss(), "unit": "steps", "size": "sqrt", "path": "x"}

@@ -47,8 +47,8 @@ def test_workers_with_slices_fit_save_and_score(data, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"layout": Together(), "numWorkers": 3}, r"Together\(\) takes multiples of 2 workers, and there are 3"),
-        ({"layout": Together(), "minWorkers": 1}, r"Together\(\) takes multiples of 2 workers, and there are 1"),
+        ({"layout": Together(), "numWorkers": 3}, r"Together\(\) takes multiples of 2 workers, and numWorkers is 3"),
+        ({"layout": Together(), "minWorkers": 1}, r"Together\(\) takes multiples of 2 workers, and minWorkers is 1"),
         ({"layout": Narrow()}, "no model with 4 numbers on 2"),
         ({"layout": Replicated(), "syncBatchNorm": True}, "expected one of the two Params"),
         ({"layout": Rowwise(), "syncBatchNorm": True}, "expected one of the two Params"),

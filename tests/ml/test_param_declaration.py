@@ -139,7 +139,7 @@ def test_params_of_a_classifier_warn_on_others(kind, name, value):
             changed.warn_of_ignored()
 
 
-OF_GANGS = "backend resourceTimeout collectiveTimeout maxRestarts minWorkers elasticTimeout replicaCheckInterval"
+OF_GANGS = "layout backend resourceTimeout collectiveTimeout maxRestarts minWorkers elasticTimeout replicaCheckInterval"
 HOW = f"{OF_GANGS} taskCpus taskGpus"
 NOT_IN_ROUNDS = f"compile cacheOnDevice syncBatchNorm batchSize dropLast schedulerInterval epochs callbacks {OF_GANGS}"
 OF_STEPS = "optimizer learningRate optimizerArgs scheduler maxGradNorm augment channelsLast tf32 microBatches"

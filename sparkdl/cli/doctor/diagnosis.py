@@ -41,7 +41,8 @@ from sparkdl.cli.doctor.connections import (
 )
 from sparkdl.cli.doctor.job import collect_each, deadline
 from sparkdl.cli.doctor.probes import ChannelProbe, disks
-from sparkdl.cluster.group.world import World, has_gloo
+from sparkdl.cluster.group.rendezvous import has_gloo
+from sparkdl.cluster.group.world import World
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io.pickling import ship

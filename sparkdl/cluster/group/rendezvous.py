@@ -152,6 +152,16 @@ def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
                 torch.cuda.empty_cache()
 
 
+def has_gloo() -> bool:
+    """Whether torch was built with gloo, the backend of gangs on CPUs."""
+    return dist.is_available() and dist.is_gloo_available()
+
+
+def in_a_group() -> bool:
+    """Whether ``torch.distributed`` is initialized in this process."""
+    return dist.is_initialized()
+
+
 def _store(spec: RendezvousSpec, host: str, port: int, listening: socket.socket | None) -> Any:
     timeout = datetime.timedelta(seconds=spec.timeout)
     with reaching_peers():

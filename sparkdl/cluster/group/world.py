@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from torch.nn import functional as F
 
 from sparkdl.data.clock import Clock
 from sparkdl.errors import PeerLost
+
+logger = logging.getLogger(__name__)
 
 DATA = "data"  # the axis of all workers
 
@@ -154,31 +157,31 @@ class Group:
         """Send the rows of ``parts[i]`` to rank ``i``; return the rows that each rank sent to this one.
 
         Args:
-            parts: one tensor ``[rows, ...]`` for each rank, of one dtype and row shape on all workers. The numbers of
-                rows may differ, and may be 0.
+            parts: one tensor ``[rows, ...]`` for each rank. The numbers of rows may differ, and may be 0; dtype and row
+                shape are the same on all workers, which nothing checks.
 
         Returns:
             ``size`` tensors in the order of their senders, on the device of ``parts``.
         """
         if self.size == 1:
             return [parts[0]]
-        first, by_messages = parts[0], not self.nccl
-        staged = [
-            (part.cpu() if by_messages else part.cuda()).contiguous() for part in parts
-        ]  # gloo sends from the host
+        by_messages = not self.nccl
+        # Gloo sends from the host. Each tensor is copied once, though all ranks may get the same one.
+        copies = {id(part): (part.cpu() if by_messages else part.cuda()).contiguous() for part in parts}
+        staged = [copies[id(part)] for part in parts]
         counts = torch.tensor([len(part) for part in staged], device=staged[0].device)
         incoming = torch.empty_like(counts)
         self.all_to_all_into(incoming, counts)
-        rows = [*map(int, incoming)]
-        received = staged[0].new_empty((sum(rows), *first.shape[1:]))
+        rows: list[int] = incoming.tolist()
+        received = staged[0].new_empty((sum(rows), *staged[0].shape[1:]))
         if by_messages:
             self._trade(staged, torch.split(received, rows), wait=True)
         else:
             with reaching_peers():
-                sizes: dict[str, Any] = {"output_split_sizes": rows, "input_split_sizes": [*map(len, staged)]}
-                options: dict[str, Any] = {"group": self.handle, "async_op": True}
-                _result(dist.all_to_all_single(received, torch.cat(staged), **sizes, **options), wait=True)
-        return [*torch.split(received.to(first.device), rows)]
+                options: dict[str, Any] = {"output_split_sizes": rows, "input_split_sizes": [*map(len, staged)]}
+                options |= {"group": self.handle, "async_op": True}
+                _result(dist.all_to_all_single(received, torch.cat(staged), **options), wait=True)
+        return [*torch.split(received.to(parts[0].device), rows)]
 
     def _sends_directly(self, tensor: Tensor) -> bool:
         """Whether workers send each other messages: gloo's own collectives wait with a message for a message."""
@@ -210,10 +213,9 @@ class Group:
         if self.size == 1:
             return [value]
         packed = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        lengths = [int(length) for length in self._all_gather(torch.tensor([len(packed)]))]
-        rows = self._all_gather(F.pad(packed, (0, max(lengths) - len(packed))))
-        pairs = zip(rows, lengths, strict=True)
-        return [pickle.loads(row[:length].numpy().tobytes()) for row, length in pairs]  # noqa: S301 - of this gang
+        sizes = [int(size) for size in self._all_gather(torch.tensor([len(packed)]))]
+        rows = self._all_gather(F.pad(packed, (0, max(sizes) - len(packed))))
+        return [pickle.loads(bytes(row[:size].numpy())) for row, size in zip(rows, sizes, strict=True)]  # noqa: S301
 
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
         tensor = tensor.cuda() if self.nccl else tensor
@@ -275,7 +277,7 @@ class World:
         hosts: the host of each worker, by rank; default: all on this host.
         timeout: seconds until a collective fails.
         groups: the groups of this worker along the axes that ``sparkdl.cluster.group.mesh`` opened.
-        addresses: an address of each worker that the others can dial, by rank; empty in a world of one.
+        addresses: an address of each worker that the others can dial, by rank; empty outside of a gang.
         secret: a key that the driver made for this attempt, for connections that authenticate each other.
         ends: what ``on_end`` was given, called when the gang's block ends.
     """
@@ -299,8 +301,20 @@ class World:
     ends: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def on_end(self, call: Callable[[], object]) -> None:
-        """Call ``call`` when the gang's block ends, also by an error; the last one that was given comes first."""
-        self.ends.callback(call)
+        """Call ``call`` when the gang's block ends, also by an error; the last one that was given comes first.
+
+        After an error, an error of ``call`` is only logged, so that the first one stays the cause.
+        """
+
+        def end(kind: object, error: BaseException | None, trace: object) -> None:
+            try:
+                call()
+            except Exception:
+                if error is None:
+                    raise
+                logger.warning("a call at the end of the gang failed, too", exc_info=True)
+
+        self.ends.push(end)
 
     def group(self, axis: str = DATA) -> Group:
         """This worker's group along an axis; connects nothing, so any worker may ask alone.
@@ -375,16 +389,6 @@ def reaching_peers() -> Iterator[None]:
         if not is_peer_failure(error):
             raise
         raise PeerLost(f"another worker is unreachable: {error}") from error
-
-
-def has_gloo() -> bool:
-    """Whether torch was built with gloo, the backend of gangs on CPUs."""
-    return dist.is_available() and dist.is_gloo_available()
-
-
-def in_a_group() -> bool:
-    """Whether ``torch.distributed`` is initialized in this process."""
-    return dist.is_initialized()
 
 
 def is_peer_failure(error: BaseException) -> bool:

@@ -60,7 +60,8 @@ class MemberWork:
         start = time.monotonic()
         shard = drawn(shard, self.draws[index])
         shard = replace(shard, index=0, count=1, shard_rows=(shard.rows,))
-        trained = self.trainings[index](World(device=self.device), shard)
+        with (world := World(device=self.device)).ends:
+            trained = self.trainings[index](world, shard)
         state = {
             "weights": torch.frombuffer(bytearray(merge_weights([trained.weights])), dtype=torch.uint8),
             "history": trained.history,

@@ -39,12 +39,21 @@ class GradientSink(Protocol):
 
 @dataclass(frozen=True)
 class Workers:
-    """The groups of workers that this worker's part of a replica has to do with.
+    """The groups of workers with which a worker exchanges tensors.
+
+    ============================  =====================  =====================  =====================
+    technique                     ``replicas``           ``data``               ``partners``
+    ============================  =====================  =====================  =====================
+    data parallel                 all workers            all workers            the worker alone
+    fully sharded                 the worker alone       all workers            the worker alone
+    hybrid sharded                its replicate group    all workers            the worker alone
+    tensor or pipeline parallel   its data group         its data group         its model group
+    ============================  =====================  =====================  =====================
 
     Attributes:
-        replicas: the workers that hold the same slices of other replicas; a strategy runs along them.
+        replicas: the workers that hold the same slices, each of another replica; a strategy runs along them.
         data: the workers with other rows; buffers are averaged along them.
-        partners: the workers with the same rows, which compute one replica together.
+        partners: the workers that run on the same rows; workers with slices and other rows are no partners.
     """
 
     replicas: Group
@@ -61,12 +70,14 @@ class Replica(Protocol):
     """This worker's part of one placed replica; a checkpoint stores its ``state_dict``.
 
     Attributes:
-        workers: the groups of workers that it has to do with.
-        reports: whether this worker counts the rows; exactly one of the partners does.
+        workers: the groups of workers with which this worker exchanges tensors.
+        reports: whether this worker counts its rows, loss and metrics; of partners, exactly one does. The progress of
+            the others has no loss.
         needs_rows: whether each worker needs a row of positive weight in each step and micro-batch.
-        lockstep: whether workers exchange tensors within a pass, so that each one runs forward and backward in every
-            micro-batch, in validation and in the probe. Without rows it takes ``Feed.spare_row()``.
-        slices: this worker's slices of parameters, by name and by index in ``parameters``; empty for whole tensors.
+        lockstep: whether workers exchange tensors within a pass. Each worker then runs forward and backward in every
+            micro-batch, in validation and in the probe. A worker without rows runs on ``Feed.spare_row()``.
+        slices: this worker's slices of parameters, by name, and by index in ``parameters`` for strategies that keep
+            tensors by index; empty for whole tensors.
         bytes_per_step: bytes that the layout itself sends per step, without those of the strategy.
         module: the module; its parameters are whole tensors or this worker's slices.
         parameters: the trained parameters, plain tensors: whole ones, or this worker's slices.
@@ -95,22 +106,30 @@ class Replica(Protocol):
     def schedule(self, steps: int, epochs: int) -> None:
         """Open the scheduler of a run of ``epochs`` with so many ``steps`` each; the loop calls it once."""
 
+    @abstractmethod
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
         """Run forward and backward on one batch; return the LOCAL mean loss, a detached scalar.
 
         Gradients accumulate until ``apply()``, each batch's weighted by its ``micro_fraction``. With ``last=False``
         the sink gets no call. ``output`` is the model's detached output. If the batch's weight is 0, ``output`` is
-        None, and the model does not run, or in ``lockstep`` on a spare row.
+        None; the model does not run then, and in ``lockstep`` runs on the spare row.
+
+        A strategy multiplies a gradient by the batch's ``weight_fraction`` and sums along ``workers.replicas``, if
+        these are several workers. What a layout sums itself, the layout weights itself.
         """
 
+    @abstractmethod
     def evaluate(self, batch: Batch) -> Any:
-        """The output for a batch, without gradients; the caller sets the module's mode.
+        """The output for a batch; the caller sets the module's mode, and whether torch records gradients.
 
-        None if the batch's weight is 0, and on workers that do not report.
+        Any value, such as None, if the batch's weight is 0, and on workers that do not report.
         """
 
     def joined(self, batch: Batch) -> Batch:
-        """The batch with the weight of the rows of the whole replica, for ``Sync.update``; default: as it is."""
+        """The batch with the weight of all rows of the replica, for ``Sync.update``; default: the batch as it is.
+
+        A layout with slices of several replicas overrides it, and calls the sink after it has summed its slices.
+        """
         return batch
 
     def apply(self, step: Callable[[], None] | None = None) -> None:
@@ -142,18 +161,24 @@ class Layout(Protocol):
 
     @abstractmethod
     def place(self, objective: Objective, world: World, feed: Feed) -> Replica:
-        """This worker's part of a replica, with any weights: the loop then calls ``equalise``. It reads no rows."""
+        """Place this worker's part of a replica, without reading rows.
+
+        The parts of one replica come from the same initial weights: broadcast them, since each worker draws others. The
+        loop then copies the first replica into all others, by ``equalise``.
+        """
 
     def multiple(self, size: int) -> int:
-        """The number of workers of which a gang has multiples, if it has at most ``size``; default: 1."""
+        """The divisor of the sizes of gangs with at most ``size`` workers; default: 1."""
         return 1
 
     def check(self, module: nn.Module, workers: int) -> None:
-        """Raise InvalidInput if the layout does not fit; the driver calls it before the launch; default: it fits.
+        """Raise InvalidInput if the layout does not fit; default: it fits.
+
+        The driver calls it before the launch if it can make the model, so ``place`` checks again.
 
         Args:
-            module: a module without parameters' values, as of ``Objective.build(parameters=False)``.
-            workers: workers of the gang.
+            module: the module; its parameters may be on the device ``meta``.
+            workers: workers of a full gang; an attempt of an elastic gang may have fewer.
         """
         return
 
@@ -165,10 +190,10 @@ def equalise(replica: Replica) -> Replica:
     return replica
 
 
-def check_workers(layout: Layout, workers: int) -> None:
-    """Raise InvalidInput if a gang of so many workers does not fit the layout."""
+def check_workers(layout: Layout, workers: int, param: str = "numWorkers") -> None:
+    """Raise InvalidInput if a gang of so many workers, as ``param`` says, does not fit the layout."""
     if workers % layout.multiple(workers):
         raise InvalidInput(
-            f"{layout} takes multiples of {layout.multiple(workers)} workers, and there are {workers}; set numWorkers "
-            "to a multiple."
+            f"{layout} takes multiples of {layout.multiple(workers)} workers, and {param} is {workers}; expected a "
+            "multiple."
         )

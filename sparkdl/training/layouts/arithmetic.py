@@ -36,27 +36,30 @@ class LossScaler(torch.amp.GradScaler):
     def unscale(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], group: Group) -> None:
         """Divide all gradients by the scale, also those of parameters that the optimizer does not have.
 
-        If a gradient is infinite or NaN on one worker of ``group``, which holds other slices, it is so on all of them.
+        If one worker of ``group`` has an infinite or NaN gradient of its slices, all its workers skip the step.
         """
         owned = _graded(optimizer)
         if owned:  # without gradients torch's scaler raises, here or in the next step
             self.unscale_(optimizer)
-            for infinite in self._found_inf_per_device(optimizer).values():
-                group.sum_(infinite)
+        if group.size > 1:
+            infinite = sum(self._found_inf_per_device(optimizer).values(), torch.zeros((), device=parameters[0].device))
+            flags = torch.stack([infinite.reshape(()), torch.full_like(infinite, float(bool(owned))).reshape(())])
+            group.sum_(flags)
+            if flags[1]:  # also on a worker without gradients, so that the scale stays the same on all
+                self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = {flags.device: flags[0]}
         for parameter in parameters:
             if id(parameter) not in owned and parameter.grad is not None:
                 parameter.grad /= self.get_scale()
 
     def step_and_update(self, optimizer: torch.optim.Optimizer, step: Callable[[], None] | None = None) -> None:
-        """Call ``step`` or the optimizer's unless a gradient is infinite or NaN, and adapt the scale."""
-        if not _graded(optimizer):
-            (step or optimizer.step)()
-            return
-        if step is None:
+        """Call ``step``, by default the optimizer's, unless a gradient is infinite or NaN, and adapt the scale."""
+        infinite = self._found_inf_per_device(optimizer)  # empty without gradients
+        if step is None and _graded(optimizer):
             self.step(optimizer)
-        elif not any(bool(infinite) for infinite in self._found_inf_per_device(optimizer).values()):
-            step()
-        self.update()
+        elif not any(map(bool, infinite.values())):
+            (step or optimizer.step)()
+        if infinite:
+            self.update()
 
 
 def _graded(optimizer: torch.optim.Optimizer) -> set[int]:
@@ -73,20 +76,22 @@ def clip(gradients: Sequence[Tensor], max_norm: float, group: Group, copies: Seq
     Args:
         gradients: this worker's gradients or slices of them, dense or sparse.
         max_norm: the largest norm.
-        group: the workers whose slices together are the whole gradient.
-        copies: how many workers of the group hold each of the gradients; default: one.
+        group: the workers whose slices together make up the whole gradient.
+        copies: for each of the gradients, how many workers of the group hold it; default: one.
     """
     values = [one.coalesce().values() if one.is_sparse else one for one in gradients]
     if group.size == 1:
         norm = nn.utils.get_total_norm(values)
     else:
-        square = torch.zeros((), dtype=torch.float64, device="cuda" if group.nccl else "cpu")
+        device = gradients[0].device if gradients else torch.device("cuda" if group.nccl else "cpu")
+        square = torch.zeros((), dtype=torch.float64, device=device)
         for value, number in zip(values, copies or [1] * len(values), strict=True):
             square += value.double().square().sum() / number
         group.sum_(square)
         norm = square.sqrt_()
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-    torch._foreach_mul_([one for one in gradients if not one.is_sparse], factor)
+    if dense := [one for one in gradients if not one.is_sparse]:  # torch refuses an empty list
+        torch._foreach_mul_(dense, factor)
     for one in gradients:
         if one.is_sparse:
             one.mul_(factor)

@@ -14,7 +14,7 @@ class Feed:
     """The plan of the gang's shards, the same on all workers, and after ``open`` a spare row.
 
     Args:
-        plan: of all rows, validation rows included.
+        plan: the plan of all rows, validation rows included.
         micro_batches: micro-batches of a step.
         validated: whether some of the rows are validation rows.
 
@@ -28,15 +28,16 @@ class Feed:
         self._spare: Batch | None = None
 
     def most_rows(self, ranks: Collection[int]) -> int:
-        """The most rows that these workers together have in a step.
+        """The most rows that the workers of these ranks together have in a step.
 
-        With validation rows it is an upper bound, since no worker has read yet which rows these are.
+        With validation rows the number is an upper bound, since no worker has read yet which rows these are. Before the
+        first step, the probe has up to 32 rows of each worker.
         """
         plan = self._plan
         if self._validated:
             return min(plan.batch_size, sum(plan.rows[rank] for rank in ranks))
         before = (sum(plan.offsets(step)[rank] for rank in ranks) for step in range(plan.steps + 1))
-        return max(after - first for first, after in itertools.pairwise(before))
+        return max((after - first for first, after in itertools.pairwise(before)), default=0)
 
     def open(self, spare: Batch | None) -> None:
         """Set the spare row, once the workers have read their rows."""

@@ -15,13 +15,10 @@ from torch.optim import Optimizer
 
 
 def state_by_name(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> dict[str, Any]:
-    """The optimizer's state, whose tensors are live; ``named`` are the module's parameters."""
+    """The optimizer's state; dense tensors are live, and ``named`` are the module's parameters."""
     groups, state = _names(optimizer, named), optimizer.state_dict()
     names = dict(enumerate(name for group in groups for name in group))
-    state["state"] = {
-        names.get(number, number): {name: _dense(value) for name, value in values.items()}
-        for number, values in state["state"].items()
-    }
+    state["state"] = {names.get(number, number): _dense(values) for number, values in state["state"].items()}
     state["param_groups"] = [
         options | {"params": group} for options, group in zip(state["param_groups"], groups, strict=True)
     ]
@@ -49,6 +46,8 @@ def differences(optimizer: Optimizer, named: Mapping[str, nn.Parameter], state: 
 
 
 def _dense(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _dense(part) for name, part in value.items()}
     return value.to_dense() if isinstance(value, Tensor) and value.is_sparse else value
 
 

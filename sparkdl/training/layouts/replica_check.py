@@ -139,7 +139,7 @@ class ReplicaCheck:
         state = describe(module, optimizer, buffers=True)
         state["parameters()"] = [id(parameter) for parameter in module.parameters()]
         state["optimizer.state"] = [
-            (id(owner), name, (value.data_ptr(), value._version) if isinstance(value, Tensor) else repr(value))
+            (id(owner), name, _identity(value) if isinstance(value, Tensor) else repr(value))
             for owner, values in optimizer.state.items()
             for name, value in values.items()
         ]
@@ -157,7 +157,7 @@ class ReplicaCheck:
         if self.replica.workers.replicas.rank == 0 and not self.warned:
             notify(
                 f"{moment}, the replicas differ in their last bits, since the workers' processors do "
-                f"({', '.join(sorted({*kinds}))}). All take the weights of rank 0, now and whenever it happens again."
+                f"({', '.join(sorted({*kinds}))}). All take the weights of rank {rank}, now and each time later."
             )
         self.warned = True
 
@@ -177,6 +177,10 @@ class ReplicaCheck:
                 near = len({*map(_rounded, values)}) == 1
             far += [] if near else [name]
         return far
+
+
+def _identity(tensor: Tensor) -> tuple[int, int]:
+    return (id(tensor) if tensor.is_sparse else tensor.data_ptr()), tensor._version
 
 
 def _rounded(setting: Any) -> str:

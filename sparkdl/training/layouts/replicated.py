@@ -49,10 +49,11 @@ class Replicated(CheckedFields, Layout):
 
 
 class ReplicatedReplica(Replica):
-    """A whole model on one device.
+    """A whole model, or in a derived class this worker's slices of one, on one device.
 
-    Layouts that exchange tensors in a pass derive from it: they override ``run``, and set ``lockstep`` and ``slices``.
-    Norms and infinities of gradients are those of ``slice_group``, the workers whose slices together are whole tensors.
+    Layouts that exchange tensors in a pass derive from it: they override ``run`` and ``gradients``, and set
+    ``lockstep``, ``slices`` and ``slice_group``, the workers whose slices together make up the tensors. Norms of
+    gradients, and the check for infinite ones, cover these workers.
 
     Args:
         objective: the objective.
@@ -65,6 +66,7 @@ class ReplicatedReplica(Replica):
         self.module, self.workers, self._feed = module.train(), workers, feed
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
+        self._names = [name for name, _ in named]
         device = self.parameters[0].device
         self.output: Any = None
         self.slice_group = Group()
@@ -113,10 +115,9 @@ class ReplicatedReplica(Replica):
         return forward(self.module, inputs)
 
     def evaluate(self, batch: Batch) -> Any:
-        """The output for a batch; None if its weight is 0, and on workers that do not report."""
+        """The output for a batch; None if its weight is 0."""
         if batch.weight:
-            output = self.run(batch.inputs)
-            return output if self.reports else None
+            return self.run(batch.inputs)
         if self.lockstep:
             with kept_buffers(self.module):
                 self.run(self._spare_row().inputs)
@@ -221,8 +222,9 @@ class ReplicatedReplica(Replica):
         return loss
 
     def _clip(self, max_norm: float) -> None:
-        names = [name for name, value in self.module.named_parameters() if value.requires_grad]
-        pairs = [(name, one.grad) for name, one in zip(names, self.parameters, strict=True) if one.grad is not None]
+        pairs = [
+            (name, one.grad) for name, one in zip(self._names, self.parameters, strict=True) if one.grad is not None
+        ]
         copies = [1 if name in self.slices else self.slice_group.size for name, _ in pairs]
         arithmetic.clip([gradient for _, gradient in pairs], max_norm, self.slice_group, copies)
 
@@ -237,13 +239,18 @@ class ReplicatedReplica(Replica):
         return self.parameters[0].new_zeros(())
 
     def _spare_pass(self) -> None:
-        """Take part in the exchanges of a pass, and leave gradients, buffers and output as they are."""
+        """Take part in the exchanges of a pass; buffers stay, and gradients that are not of slices."""
         gradients, receiver = [parameter.grad for parameter in self.parameters], self._receiver
         self._receiver = None
+        for parameter in self.parameters:
+            parameter.grad = None  # torch adds in place
         with kept_buffers(self.module):
             self._pass(self._spare_row())
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
+        for name, parameter, before in zip(self._names, self.parameters, gradients, strict=True):
+            if name not in self.slices or parameter.grad is None:
+                parameter.grad = before
+            elif before is not None:  # the pass may sum the gradients of the other workers' rows
+                parameter.grad += before
         self.output, self._receiver = None, receiver
 
     def _spare_row(self) -> Batch:

@@ -199,17 +199,17 @@ def observe(
     evaluate: Callable[[Batch], Any],
     criterion: Criterion,
     batches: Iterable[Batch],
-    meter: MetricAccumulator,
+    meter: MetricAccumulator | None,
 ) -> None:
-    """Accumulate the outputs of ``evaluate`` in the module's evaluation mode, which is restored afterwards.
+    """Accumulate the outputs of ``evaluate`` in the module's evaluation mode; the mode of before is then restored.
 
-    Batches without an output, which is None, do not count.
+    Batches whose weight is 0 do not count. Without a meter, the outputs do not count either.
     """
     was_training = module.training
     module.eval()
     with torch.no_grad():
         for batch in batches:
             output = evaluate(batch)
-            if output is not None:
+            if meter is not None and batch.weight:
                 meter.add(criterion(output, batch), batch.weight, *criterion.arguments(output, batch))
     module.train(was_training)

@@ -53,7 +53,7 @@ def probe_model(
     with kept_buffers(module):  # some models count their calls
         output = evaluate(batch)
     module.train(was_training)
-    if kind is not None and output is not None:
+    if kind is not None:
         check_output(output, batch.rows, kind)
         if kind == "classifier" and output.dim() > 2:
             _check_labels(output, batch.target)
@@ -63,7 +63,7 @@ def probe_model(
 
 def probe_evaluation(output: Any, batch: Batch, objective: Objective, device: torch.device) -> None:
     """Evaluate the probe's output by loss and metrics, as validation does; raises as they do."""
-    if batch.weight and output is not None:
+    if batch.weight:
         criterion, metrics = objective.criterion(device), open_metrics(objective.metrics, device)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of few rows

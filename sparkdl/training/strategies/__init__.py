@@ -55,7 +55,7 @@ class Sync(Protocol):
         """Set all replicas to equal weights and buffers after an epoch's last step; the loop compares the weights.
 
         By default, the weights are equal, and floating-point buffers become the mean of all workers, weighted by
-        ``share``, this worker's fraction of the epoch's rows.
+        ``share``, the fraction of the epoch's rows that this worker and its partners have.
         """
         enter_phase("exchange")
         average_buffers(self.replica.module, self.replica.workers.data, share)
@@ -134,15 +134,17 @@ def exchange_phase() -> Iterator[None]:
 def average_buffers(module: nn.Module, group: Group, share: float) -> None:
     """Average floating-point buffers over the workers; batch normalisation updates them locally.
 
-    ``share`` is this worker's fraction of the rows, or of their weights. If it is 0, the worker's buffers do not count.
+    ``share`` is the weight of this worker's buffers, such as its fraction of the rows. If the share is 0, the worker's
+    buffers do not count.
     """
     values = [torch.view_as_real(buffer) if buffer.is_complex() else buffer for buffer in module.buffers()]
     values = [value for value in values if value.is_floating_point()]
     if group.size == 1 or not values:
         return
     # In double precision, so that a buffer that is equal on all workers stays unchanged.
-    total = torch.cat([value.double().flatten() for value in values])
+    total = torch.cat([*(value.double().flatten() for value in values), values[0].new_ones(1, dtype=torch.float64)])
     total = total * share if share else torch.zeros_like(total)
     group.sum_(total)
+    total = total[:-1] / total[-1]  # workers of one replica have the share of all its rows, so that shares exceed 1
     for value, mean in zip(values, torch.split(total, [value.numel() for value in values]), strict=True):
         value.copy_(mean.view_as(value))

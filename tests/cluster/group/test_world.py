@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore
 
-from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
-from sparkdl.cluster.group.world import Group, World, in_a_group, is_peer_failure, reaching_peers
+from sparkdl.cluster.group.rendezvous import RendezvousSpec, in_a_group, join, meet
+from sparkdl.cluster.group.world import Group, World, is_peer_failure, reaching_peers
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.worker import WorkerTask
 from sparkdl.data.shard import Shard
@@ -207,6 +207,28 @@ def test_calls_run_in_reverse_order_when_the_gang_ends(three, tmp_path, fails):
         three.gang(Ends(str(tmp_path), fails))
     for rank in range(3):
         assert (tmp_path / str(rank)).read_text().split() == ["work"] * (not fails) + ["second", "first"]
+
+
+def run_block(world: World, error: Exception | None) -> None:
+    with world.ends:
+        if error is not None:
+            raise error
+
+
+def test_an_error_at_the_end_of_a_gang_never_hides_the_first_one(caplog):
+    """It replaced the error of the work, and the launcher took it for the cause."""
+
+    def fails() -> None:
+        raise OSError("at the end")
+
+    for error, expected in ((None, OSError), (LookupError("first"), LookupError)):
+        world, ended = World(), []
+        world.on_end(lambda ended=ended: ended.append(1))
+        world.on_end(fails)
+        with pytest.raises(expected):
+            run_block(world, error)
+        assert ended == [1]
+    assert "failed, too" in caplog.text
 
 
 def test_rank_0_keeps_the_store_open_until_all_have_read():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from tests.contracts.strategy_contract import (
     single_process,
     together,
 )
+from tests.faults import flip, tear
 from tests.results import merged
 
 
@@ -130,6 +132,18 @@ def test_workers_of_other_number_and_layout_resume_at_an_epochs_end(pair, three,
         weights = run(cluster, resumable(tmp_path / "parts", optimizer, layout, epochs=epochs))
     for name, weight in expected.items():
         torch.testing.assert_close(weights[name], weight, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("damage", [flip, tear, os.remove], ids=["damaged", "torn", "missing"])
+def test_workers_with_slices_resume_from_the_checkpoint_before_a_damaged_one(pair, tmp_path, damage):
+    expected = run(pair, resumable(tmp_path / "whole", "Adam", Rowwise(), batch_size=10))
+    with pytest.raises(WorkerFailed, match="on purpose"):
+        run(pair, resumable(tmp_path / "parts", "Adam", Rowwise(), callbacks=(Fails(8),), batch_size=10))
+    newest = max((tmp_path / "parts").glob("attempt-*/shared-00001"))
+    damage(newest)
+    weights = run(pair, resumable(tmp_path / "parts", "Adam", Rowwise(), batch_size=10))
+    for name, weight in expected.items():
+        assert torch.equal(weights[name], weight)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
