@@ -55,11 +55,11 @@ BUDGETS = {
     "sparkdl.report": 1050,
     "sparkdl.cluster": 3343,
     "sparkdl.checkpoint": 1750,
-    "sparkdl.training": 6416,
+    "sparkdl.training": 6437,
     "sparkdl.rounds": 2094,
     "sparkdl.serving": 3230,
     "sparkdl.spark": 2740,
-    "sparkdl.ml": 5622,
+    "sparkdl.ml": 6055,
     "sparkdl.ensembles": 4474,
     "sparkdl.cli": 3100,
 }

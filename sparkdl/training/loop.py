@@ -3,7 +3,7 @@
 place -> equalise -> attach -> open the rows -> probe -> restore
 -> for epoch: sync.start_epoch -> for batch: replica.gradients(batch); sync.update(clock, batch); clock.tick; save
               -> sync.end_epoch -> validate: replica.end_epoch, stopping.after -> save
--> detach
+-> detach, unless the run pauses at ``last_epoch``
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
     state.resume()
     with monitor.measured():
         callbacks.start()
-        while not state.finished:
+        while not (state.finished or state.paused):
             sync.start_epoch()
             for batch in rows.batches(world.clock.epoch, start=state.position):
                 for micro_batch, last in batch.split(training.objective.micro_batches):
@@ -84,8 +84,9 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
             callbacks.end_epoch()
             monitor.end_epoch()
             state.save()
-        sync.detach()
-        callbacks.end()
+        if not state.paused:
+            sync.detach()
+            callbacks.end()
     return state.result()
 
 

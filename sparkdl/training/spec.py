@@ -84,6 +84,8 @@ class TrainingSpec(CheckedFields):
         measured: whether workers report progress and phase times.
         result_limit: bytes that the driver accepts as a result, ``spark.driver.maxResultSize``; default: any number.
         part_writer: writes a worker's part of weights of more than 256 MiB; default: the workers return it.
+        last_epoch: the epoch, from 1, after which the run pauses: workers save their states and return no weights. The
+            schedule is of all ``epochs``, and a run with a higher ``last_epoch`` continues; default: no pause.
     """
 
     objective: Objective
@@ -108,6 +110,7 @@ class TrainingSpec(CheckedFields):
     measured: bool = True
     result_limit: Count | None = None
     part_writer: PartWriter | None = None
+    last_epoch: Count | None = None
 
     def _check(self) -> None:
         check_callbacks(self.callbacks)
@@ -135,7 +138,8 @@ class TrainingSpec(CheckedFields):
     def title(self) -> str:
         """The epochs that an attempt starting now trains, for the Spark UI."""
         done = 0 if self.checkpointer is None else self.checkpointer.epoch()
-        return f"epochs {min(done + 1, self.epochs)} to {self.epochs}"
+        last = min(self.epochs, self.last_epoch or self.epochs)
+        return f"epochs {min(done + 1, last)} to {last}"
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ class TrainingResult:
 
     Attributes:
         weights: this worker's part of the module's weights, for ``sparkdl.io.merged_weights.merge_weights``, or what
-            ``part_writer`` returned for it.
+            ``part_writer`` returned for it; empty if the run paused.
         history: one row per epoch, the same on every worker.
         report: seconds, rows and bytes of this worker.
         in_file: whether ``part_writer`` wrote the weights.

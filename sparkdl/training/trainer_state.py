@@ -71,6 +71,12 @@ class TrainerState:
         return self.stopping.finished or self.world.clock.epoch >= self.training.epochs
 
     @property
+    def paused(self) -> bool:
+        """Whether training pauses before it is finished."""
+        last = self.training.last_epoch
+        return not self.finished and last is not None and self.world.clock.epoch >= last
+
+    @property
     def epoch_seconds(self) -> float:
         """Seconds of the current epoch, an earlier attempt's included."""
         return time.monotonic() - self._started
@@ -94,17 +100,19 @@ class TrainerState:
         The last step of an epoch is finished with the epoch.
         """
         if self.training.checkpointer is not None and self.position < self.rows.plan.steps:
-            self.training.checkpointer.after_step(self.world, self.state, finished=self.finished)
+            self.training.checkpointer.after_step(self.world, self.state, finished=self.finished or self.paused)
 
     def result(self) -> TrainingResult:
-        """This worker's part of the weights, the history and this worker's report."""
+        """This worker's part of the weights, the history and this worker's report; without weights if it paused."""
         sent = self.sync.bytes_per_step + self.replica.bytes_per_step
         communication = {"bytes_per_step": sent, "host": self.world.host}
         best = {"best_epoch": self.stopping.epochs.best, "keeps_best": self.stopping.keep}
         self.report |= {**best, "stop_reason": self.stopping.reason}
+        report = self.rows.report | self.report | communication
+        if self.paused:
+            return TrainingResult(b"", self.history, report)
         pieces, name = self.stopping.packed_weights(), f"{self.world.attempt:04d}-{self.world.rank:05d}"
         weights = b"".join(pieces) if self._writer is None else self._writer.write(name, pieces)
-        report = self.rows.report | self.report | communication
         return TrainingResult(weights, self.history, report, in_file=self._writer is not None)
 
     def state(self) -> dict[str, Any]:
@@ -148,8 +156,16 @@ class TrainerState:
         return {"shared": shared, "local": local, "slices": self._slices()}
 
     def resume(self) -> None:
-        """Resume from the checkpointer's checkpoint, if there is one."""
-        if self.training.checkpointer is not None:
+        """Resume from the checkpointer's checkpoint, if there is one.
+
+        Raises InvalidInput if training pauses, and no checkpointer saves it.
+        """
+        if self.training.checkpointer is None:
+            if self.training.last_epoch is not None:
+                raise InvalidInput(
+                    "last_epoch is set, and there is no checkpointer; a run that pauses saves its state."
+                )
+        else:
             assert self.rows.fingerprint is not None
             self.restore(self.training.checkpointer.load(self.world, self.rows.fingerprint, self._live()))
 

@@ -41,9 +41,9 @@ OWN = """
     IndexToString InitialPrediction InspectShard LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining
     LossMetrics Manifest MapTask MaskedFactory Member member.Plan MemberResult MemberStore MemberWork
     MetaFeatureAssembler MinMaxScalerModel MLflowDestination MultilabelMetrics Normalizer OneExchange
-    OneHotEncoderModel OutputColumns Outputs PackedData PackTask PartFolder PickledTask PipelineRun Predictor Program
+    OneHotEncoderModel OutputColumns Outputs PackedData PackTask PartFolder PickledTask PipelineRun Predictor Program PromoteTrial
     Ragged Reader ReadRows ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer Rule
-    Run RunData RunName Samme SavedFolder SavedInstance SavedStage SaveStatus Scorer SearchPoint ServedModel Shard
+    Run RunData RunName Samme SavedFolder SavedInstance Schedule StartTrial SavedStage SaveStatus Scorer SearchPoint ServedModel Shard
     ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel StepChunk StoredTensor
     StringIndexerModel Table TableCell TaggedJobs Target TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule
     TrainingResult TrainingSummary Transforms Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart

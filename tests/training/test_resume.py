@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 from torchmetrics.wrappers import MinMaxMetric, Running
 
+from sparkdl.checkpoint.checkpointer import Checkpointer
+from sparkdl.checkpoint.interval import CheckpointInterval
+from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
@@ -310,3 +313,51 @@ def test_random_numbers_of_caller_stay(tmp_path):
         numbers.append(drawn())
     assert numbers[0] == numbers[1]
     assert state.keys() == {"python", "numpy", "torch"}
+
+
+# ---- pauses ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Ends:
+    """A callback that writes down the end of training."""
+
+    file: Path
+
+    def on_end(self, run: Any) -> None:
+        with self.file.open("a", encoding="utf-8") as out:
+            out.write(f"{run.rank} ")
+
+
+def one_cycle() -> tuple[Training, Columns]:
+    """Four epochs of a schedule that knows their number, averaged weights, and the best epoch's weights."""
+    scheduler = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2)
+    objective = Objective(
+        Restless, nn.CrossEntropyLoss(), partial(torch.optim.Adam, lr=0.05), scheduler, scheduler_interval="step"
+    )
+    training = Training(objective, 24, 4, seed=3, augment=noisy, callbacks=[Logs(), EMA(0.5)])
+    return training, replace(COLUMNS, validation=InputColumn("held", "bool"))
+
+
+@pytest.mark.parametrize("case", [adam, one_cycle], ids=lambda case: case.__name__)
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_that_pauses_after_epochs_is_bit_identical(case, size, pair, tmp_path):
+    cluster = InlineCluster() if size == 1 else pair
+    training, columns = case()
+    expected = cluster.gang(training, data(), columns)
+    ends, epochs = Ends(tmp_path / "ends"), len(expected[0].history)
+    training = replace(training, callbacks=[*training.callbacks, ends])
+    for last in range(1, training.epochs + 1):
+        saved = Checkpoints(str(tmp_path / "run"), run="one")
+        saver = Checkpointer(saved, CheckpointInterval.of("1 epoch"))
+        paused = replace(training, checkpointer=saver, last_epoch=last)
+        results = cluster.gang(paused, data(), columns, attempt=saved.next_attempt())
+        assert len(results[0].history) == min(last, epochs)
+        assert all(bool(result.weights) == (last >= epochs) for result in results)
+        assert (tmp_path / "ends").exists() == (last >= epochs)
+    assert_alike(results, expected)
+
+
+def test_a_pause_without_a_checkpointer_raises():
+    with pytest.raises(InvalidInput, match="last_epoch is set, and there is no checkpointer"):
+        run(InlineCluster(), "SGD", None, last_epoch=1)
