@@ -1,0 +1,1 @@
+"""Hyperparameter search: trials in parallel, which pause at rungs and continue."""
