@@ -39,19 +39,19 @@ OWN = """
     Describer DeviceCache DeviceChoice Digest Endpoint ErrorContext Event Exact Failure FeatureHasher FeaturePipeline
     FeatureStage Fingerprint FinishedReduce FitResult FitSpec FittedMembers Folder Gpus ImputerModel IndependentTask
     IndexToString InitialPrediction InspectShard LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining
-    LossMetrics Manifest MapTask MaskedFactory Member member.Plan MemberResult MemberStore MemberWork
-    MetaFeatureAssembler MinMaxScalerModel MLflowDestination MultilabelMetrics Normalizer OneExchange
-    OneHotEncoderModel OutputColumns Outputs PackedData PackTask PartFolder PickledTask PipelineRun Predictor Program PromoteTrial
-    Ragged Reader ReadRows ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer Rule
-    Run RunData RunName Samme SavedFolder SavedInstance Schedule StartTrial SavedStage SaveStatus Scorer SearchPoint ServedModel Shard
-    ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel StepChunk StoredTensor
-    StringIndexerModel Table TableCell TaggedJobs Target TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule
-    TrainingResult TrainingSummary Transforms Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart
-    WeightsByClass WeightsFile WorkerAddress WorkerResult Workers WorkerTask
+    LossMetrics Manifest MapTask MaskedFactory Member MemberResult MemberStore MemberWork MetaFeatureAssembler
+    MinMaxScalerModel MLflowDestination MultilabelMetrics Normalizer OneExchange OneHotEncoderModel OutputColumns
+    Outputs PackedData PackTask PartFolder PickledTask PipelineRun member.Plan Predictor Program PromoteTrial Ragged
+    Reader ReadRows ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer Rule Run
+    RunData RunName Samme SavedFolder SavedInstance SavedStage SaveStatus Schedule Scorer SearchPoint SearchSpace
+    ServedModel Shard ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel
+    StartTrial StepChunk StoredTensor StringIndexerModel Table TableCell TaggedJobs Target TaskResult TaylorExpansion
+    TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary Transforms Trust Validation VectorAssembler
+    VerifiedColumns VmapFactory WarmStart WeightsByClass WeightsFile WorkerAddress WorkerResult Workers WorkerTask
 """
 SAMPLES: dict[str, Any] = {"evaluator": Evaluator.__new__(RegressionEvaluator), "traffic": Traffic(), "data": Data("x")}
 SAMPLES |= {"model": partial(nn.Linear, 1, 1), "loss": nn.MSELoss(), "unit": "steps", "size": "sqrt", "path": "x"}
-SAMPLES |= {"inputs": (sparkdl.InputColumn("x"),), "rows": (3,), "replace": True, "ragged": "padded"}
+SAMPLES |= {"inputs": (sparkdl.InputColumn("x"),), "rows": (3,), "replace": True, "ragged": "padded", "high": 9}
 SAMPLES["objective"] = sparkdl.Objective(SAMPLES["model"], SAMPLES["loss"])
 TEXTS = ("client", "directory", "run", "name", "root")
 # Values, and the words in annotations that allow them.

@@ -21,10 +21,9 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.fields import CheckedFields, Count, Rule
+from sparkdl.io.fields import CheckedFields, Count, Several
 from sparkdl.ml.tuning.trial import Table, Trial, best_first
 from sparkdl.training.objective.monitored_value import Mode
 
@@ -39,7 +38,7 @@ class SuccessiveHalving(CheckedFields):
         brackets: several begin at later rungs, as in Hyperband, for values that mislead in early epochs.
     """
 
-    reduction_factor: Annotated[int, Rule("a whole number above 1", lambda number: number > 1)] = 3
+    reduction_factor: Several = 3
     min_epochs: Count | None = None
     brackets: Count = 1
 
