@@ -59,7 +59,7 @@ BUDGETS = {
     "sparkdl.rounds": 2094,
     "sparkdl.serving": 3230,
     "sparkdl.spark": 2740,
-    "sparkdl.ml": 6055,
+    "sparkdl.ml": 6057,
     "sparkdl.ensembles": 4474,
     "sparkdl.cli": 3100,
 }

@@ -58,14 +58,18 @@ class SuccessiveHalving(CheckedFields):
         return (*below, epochs)
 
     def bracket(self, number: int) -> int:
-        """The bracket of a trial: each one has its share of the first trials, whatever their number is."""
+        """The bracket of a trial."""
+        return self.brackets_of(number + 1)[number]
+
+    def brackets_of(self, trials: int) -> list[int]:
+        """The bracket of each of the first ``trials``: each one has its share of them, whatever their number is."""
         eta, last = self.reduction_factor, self.brackets - 1
         parts = [math.ceil(self.brackets * eta ** (last - one) / (last - one + 1)) for one in range(self.brackets)]
-        counts = [0] * self.brackets
-        chosen = 0
-        for trials in range(1, number + 2):
-            chosen = max(range(self.brackets), key=lambda one: parts[one] * trials - counts[one] * sum(parts))
-            counts[chosen] += 1
+        counts, chosen = [0] * self.brackets, list[int]()
+        for number in range(1, trials + 1):
+            lacking = [part * number - count * sum(parts) for part, count in zip(parts, counts, strict=True)]
+            chosen.append(lacking.index(max(lacking)))
+            counts[chosen[-1]] += 1
         return chosen
 
 
@@ -136,9 +140,10 @@ def next_step(table: Table, schedule: Schedule, *, ends: bool = False) -> Step:
 def _promotable(table: Table, schedule: Schedule) -> PromoteTrial | None:
     if schedule.halving is None:
         return None
+    brackets = schedule.halving.brackets_of(len(table))
     for bracket in range(schedule.halving.brackets):
         rungs = schedule.halving.rungs(schedule.epochs, bracket)
-        trials = [trial for trial in table if schedule.halving.bracket(trial.number) == bracket]
+        trials = [trial for trial in table if brackets[trial.number] == bracket]
         for rung, above in reversed([*itertools.pairwise(rungs)]):
             # A trial that failed above has lost; in its rungs below it counts as before.
             ranked = best_first(trials, rung, schedule.mode)
