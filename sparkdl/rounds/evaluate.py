@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from sparkdl.rounds import add
 from sparkdl.rounds.aggregation import scalars
 from sparkdl.rounds.parameters import Weights, module_of
 from sparkdl.telemetry.step_timer import end_step, enter_phase
-from sparkdl.training.objective.loss import Criterion, forward, output_of, trained
+from sparkdl.training.objective.loss import Criterion, forward, trained
 from sparkdl.training.objective.metrics import MetricAccumulator, local_states, observe, open_metrics, together
 from sparkdl.training.objective.objective import Objective
 
@@ -123,7 +122,8 @@ class Validation:
             shard = shard.subset(shard.split()[int(self.validation)], shard.shard_rows)
         shard = replace(as_only_shard(shard, criterion), transforms=self.transforms)
         module = module_of(objective, state["weights"])
-        observe(module, partial(output_of, module), criterion, batches(shard, device=self.device), meter)
+        rows = batches(shard, device=self.device)
+        observe(module, lambda batch: forward(module, batch.inputs), criterion, rows, meter)
         return scalars(**meter.state_dict()), local_states(metrics)
 
     def measure(self, jobs: TaskRunner, weights: Weights, number: int = 0) -> dict[str, Any]:

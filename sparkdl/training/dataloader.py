@@ -111,10 +111,12 @@ class BatchLoader:
         batch = gather_rows(batch, self._partners)
         with forked(self._device):
             rows = replace(batch, weight=float(batch.rows))  # rows without a weight have an output, too
-            if not batch.rows or not replica.reports:
-                probe_model(replica.module, lambda _: replica.evaluate(rows), batch, None)
+            counts = bool(batch.rows) and replica.reports
+            output, summary = probe_model(
+                replica.module, lambda _: replica.evaluate(rows), batch, kind if counts else None
+            )
+            if not counts:
                 return nothing
-            output, summary = probe_model(replica.module, lambda _: replica.evaluate(rows), batch, kind)
             check_bounds(self._bounds, self._classes.of_output(summary["output"]))
             # An estimator's output may be another in training mode.
             measured = objective.metrics and kind not in (None, "estimator")

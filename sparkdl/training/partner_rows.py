@@ -20,8 +20,8 @@ def gather_rows(batch: Batch, partners: Group) -> Batch:
     Its ``weight`` and ``weight_fraction`` are the sums over the partners.
 
     Raises:
-        InvalidInput: rows of two partners have other shapes or dtypes, as of a ``collate`` that pads a batch to its
-            longest row.
+        InvalidInput: the rows of two partners differ in shape or dtype, for example because ``collate`` pads each batch
+            to its own longest row.
     """
     if partners.size == 1:
         return batch

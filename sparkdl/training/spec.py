@@ -32,7 +32,9 @@ class StateSaver(Protocol):
         """The number of finished epochs in the newest checkpoint."""
 
     def load(self, world: World, fingerprint: Fingerprint, live: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The newest state that all workers can read, its shared tensors in those of ``live``; None without one.
+        """The newest state that all workers can read; None if there is no such state.
+
+        The tensors of ``live`` take the values of the state's shared tensors.
 
         What ``load`` opens, it closes by ``world.on_end``.
         """

@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 EPOCHS = 8
 WORKERS = 3
 OF_RANK_0 = ("manifest", "rename", "renamed")
-# The gradients of gathered tensors are not those of the module, and no bucket is summed.
+# Rowwise computes gradients of gathered tensors, not of the module's parameters, and sums no bucket. So the phases
+# "backward" and "reduce" never come.
 LAYOUTS = {Replicated(): PHASES, Rowwise(): ("forward", *(one for one in PHASES if one not in ("backward", "reduce")))}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.training.loop import Training
-from sparkdl.training.objective.loss import output_of
+from sparkdl.training.objective.loss import forward
 from sparkdl.training.objective.metrics import MetricAccumulator, local_states, observe, open_metrics, together
 from sparkdl.training.objective.objective import Objective
 from tests.contracts import work
@@ -68,7 +67,7 @@ class Evaluate:
         values = []
         for _ in range(2):
             meter = MetricAccumulator(world.device, metrics)
-            observe(module, partial(output_of, module), criterion, batcher.batches(0), meter)
+            observe(module, lambda batch: forward(module, batch.inputs), criterion, batcher.batches(0), meter)
             values.append(meter.close(world.group()))
         assert module.training
         return values

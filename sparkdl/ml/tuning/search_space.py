@@ -87,9 +87,6 @@ class Range(CheckedFields):
         return [self.low + number * self.step for number in range(count)]
 
 
-Domain = Range | Sequence[Any]
-
-
 @dataclass(frozen=True)
 class SearchSpace:
     """The domains of a search by key, checked against its estimator.
@@ -128,10 +125,6 @@ class SearchSpace:
             for value in ends:
                 _check_value(key, value, domain, estimator)
         return checked
-
-    def apply(self, params: Mapping[str, Any], estimator: Searched) -> Searched:
-        """A copy of the estimator with these values by key."""
-        return _with(params, estimator)
 
     def combinations(self) -> int:
         """The number of different suggestions of a finite space; raises InvalidInput for a range without a step."""
@@ -183,7 +176,7 @@ def _check_value(key: str, value: Any, domain: Range | tuple[Any, ...], estimato
             "and step, as in Range(16, 256, step=1)."
         )
     try:
-        changed = _with({key: value}, estimator)
+        changed = apply({key: value}, estimator)
         model = changed.getModel()
         inspect.signature(getattr(model, "factory", model)).bind_partial(**changed.getModelArgs())
         changed.objective()
@@ -203,7 +196,8 @@ def _wants_whole(name: str, entry: str, estimator: DistributedEstimator) -> bool
     return False
 
 
-def _with(params: Mapping[str, Any], estimator: Searched) -> Searched:
+def apply(params: Mapping[str, Any], estimator: Searched) -> Searched:
+    """A copy of the estimator with these values by key; raises InvalidInput if its strategy lacks a field."""
     changed: dict[str, Any] = {}
     for key, value in params.items():
         name, dot, entry = key.partition(".")

@@ -78,7 +78,7 @@ class Replica(Protocol):
             micro-batch, in validation and in the probe. A worker without rows runs on ``Feed.spare_row()``.
         slices: this worker's slices of parameters, by name, and by index in ``parameters`` for strategies that keep
             tensors by index; empty for whole tensors.
-        bytes_per_step: bytes that the layout itself sends per step, without those of the strategy.
+        bytes_per_step: bytes that this worker sends per step for the layout; the strategy counts its own bytes.
         module: the module; its parameters are whole tensors or this worker's slices.
         parameters: the trained parameters, plain tensors: whole ones, or this worker's slices.
         optimizer: the optimizer of ``parameters``.
@@ -136,7 +136,7 @@ class Replica(Protocol):
         """Clip the gradients, call ``step``, by default the optimizer's, step a scheduler, and clear the gradients."""
 
     def open_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
-        """Another optimizer of the objective, such as of a shard of the parameters."""
+        """Make a second optimizer by the objective's factory, for example for a shard of the parameters."""
 
     def end_epoch(self, value: float) -> None:
         """Step a scheduler of epochs; ``value`` is the epoch's monitored value, the same on all replicas."""

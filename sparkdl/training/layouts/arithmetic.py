@@ -34,7 +34,7 @@ class LossScaler(torch.amp.GradScaler):
         self.scale(torch.zeros((), device=device))  # makes the scale, also on a worker without rows
 
     def unscale(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], group: Group) -> None:
-        """Divide all gradients by the scale, also those of parameters that the optimizer does not have.
+        """Divide all gradients by the scale, also the gradients of parameters that the optimizer does not have.
 
         If one worker of ``group`` has an infinite or NaN gradient of its slices, all its workers skip the step.
         """

@@ -124,7 +124,7 @@ class ReplicatedReplica(Replica):
         return None
 
     def open_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Another optimizer of the objective."""
+        """Make a second optimizer by the objective's factory."""
         return self._objective.open_optimizer(named)
 
     def apply(

@@ -107,11 +107,6 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
         ) from error
 
 
-def output_of(module: nn.Module, batch: Batch) -> Any:
-    """The model's output for a batch, as of ``forward``; None if the batch's weight is 0."""
-    return forward(module, batch.inputs) if batch.weight else None
-
-
 @contextmanager
 def kept_buffers(module: nn.Module) -> Iterator[None]:
     """Restore the module's buffers after the block, such as a count of calls; one that a first call resizes stays."""

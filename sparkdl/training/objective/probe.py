@@ -30,7 +30,7 @@ _EXPECTED = {
 
 
 def probe_batch(shard: Shard, transforms: Transforms | None, most: int = _ROWS) -> Batch:
-    """The first few rows of a shard with rows, at ``most`` so many, those of positive weight first."""
+    """At most ``most`` rows of a shard: first its rows of positive weight, then the others, each in order."""
     positions = torch.arange(min(most, shard.rows))
     if shard.denominators is not None:
         weighs = (shard.denominators if shard.order is None else shard.denominators.index_select(0, shard.order)) > 0

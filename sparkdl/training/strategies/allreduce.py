@@ -80,7 +80,7 @@ class AllReduceSync(Sync):
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that this worker sends per step; the rows of sparse gradients are those of the last step."""
+        """Bytes that this worker sends per step; for sparse gradients, the bytes that it sent in the last step."""
         return self._reduction.bytes_per_step + sum(one.bytes for one in self._sparse.values())
 
     def begin(self, share: float) -> None:

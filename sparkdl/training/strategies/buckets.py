@@ -45,7 +45,7 @@ def assign(sizes: Sequence[int], kinds: Sequence[object], capacity: int, first: 
 
 
 def make_buckets(parameters: Sequence[nn.Parameter], capacity: int, *, leave_out: Collection[int] = ()) -> list[Bucket]:
-    """Buckets with buffers for the gradients of ``parameters``, without those of the indices ``leave_out``."""
+    """Buckets with buffers for the gradients of ``parameters``; parameters whose index is in ``leave_out`` get none."""
     indices = [index for index in range(len(parameters)) if index not in leave_out]
     sizes = [parameters[index].numel() * parameters[index].element_size() for index in indices]
     kinds = [(parameters[index].dtype, parameters[index].device) for index in indices]

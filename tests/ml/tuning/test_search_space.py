@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sparkdl import AllReduce, InvalidInput, LocalSGD, TorchClassifier
-from sparkdl.ml.tuning.search_space import Range, SearchSpace
+from sparkdl.ml.tuning.search_space import Range, SearchSpace, apply
 
 
 class Wide(nn.Module):
@@ -36,7 +36,7 @@ def test_values_are_set_on_a_copy():
     base = classifier(modelArgs={"rate": 0.2}, optimizerArgs={"betas": (0.5, 0.9)})
     space = SearchSpace.of(SPACE | {base.precision: ["fp32", "fp64"]}, base)
     values = {"learningRate": 0.01, "modelArgs.hidden": 32, "optimizerArgs.weight_decay": 1e-3, "strategy.every": 2}
-    changed = space.apply(values, base)
+    changed = apply(values, base)
     assert changed.getLearningRate() == 0.01
     assert changed.getModelArgs() == {"rate": 0.2, "hidden": 32}
     assert changed.getOptimizerArgs() == {"betas": (0.5, 0.9), "weight_decay": 1e-3}
@@ -108,5 +108,5 @@ def test_bad_ranges_raise(arguments, message):
 
 def test_choices_may_be_any_objects():
     rates = [partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=0.01)]
-    space = SearchSpace.of({"optimizer": rates}, classifier())
-    assert space.apply({"optimizer": rates[1]}, classifier()).getOptimizer() is rates[1]
+    SearchSpace.of({"optimizer": rates}, classifier())
+    assert apply({"optimizer": rates[1]}, classifier()).getOptimizer() is rates[1]
