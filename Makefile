@@ -67,11 +67,12 @@ check: $(INSTALLED) docs ## style, types, layers, sizes and the documentation, i
 	$(BIN)/pytest -q tests/style
 	$(BIN)/pytest -qq --collect-only tests/references > /dev/null # make references runs them
 
+STUBS = sparkdl/ml/params.pyi sparkdl/ml/tuning/params.pyi sparkdl/ensembles/declarations.pyi
 stubs: $(INSTALLED) ## accessors and constructors of Params, for type checkers, editors and pages
-	$(BIN)/python -m docs.param_stubs sparkdl.ml.params sparkdl.ensembles.declarations \
-		docs/params.md docs/ensembles.md
-	$(BIN)/ruff format --quiet sparkdl/ml/params.pyi sparkdl/ensembles/declarations.pyi
-	$(BIN)/ruff check --quiet --fix sparkdl/ml/params.pyi sparkdl/ensembles/declarations.pyi
+	$(BIN)/python -m docs.param_stubs sparkdl.ml.params sparkdl.ml.tuning.params sparkdl.ensembles.declarations \
+		docs/params.md docs/search.md docs/ensembles.md
+	$(BIN)/ruff format --quiet $(STUBS)
+	$(BIN)/ruff check --quiet --fix $(STUBS)
 
 docs: $(INSTALLED) ## the site, build/docs/index.html; a warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning -c docs -d build/doctrees . build/docs

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from sparkdl.ml.model import TorchModel as TorchModel
     from sparkdl.ml.tracking.mlflow import MLflow as MLflow
     from sparkdl.ml.tracking.tensorboard import TensorBoard as TensorBoard
+    from sparkdl.ml.tuning.model import TorchTunerModel as TorchTunerModel
+    from sparkdl.ml.tuning.number_range import Range as Range
+    from sparkdl.ml.tuning.successive_halving import SuccessiveHalving as SuccessiveHalving
+    from sparkdl.ml.tuning.tuner import TorchTuner as TorchTuner
     from sparkdl.ml.warm_start import WarmStart as WarmStart
     from sparkdl.rounds.algorithms.admm import ConsensusADMM as ConsensusADMM
     from sparkdl.rounds.algorithms.fedavg import FederatedAveraging as FederatedAveraging
@@ -74,6 +78,10 @@ _NAMES = {
     "ml.model": "TorchModel",
     "ml.tracking.mlflow": "MLflow",
     "ml.tracking.tensorboard": "TensorBoard",
+    "ml.tuning.model": "TorchTunerModel",
+    "ml.tuning.number_range": "Range",
+    "ml.tuning.successive_halving": "SuccessiveHalving",
+    "ml.tuning.tuner": "TorchTuner",
     "ml.warm_start": "WarmStart",
     "rounds.algorithms.admm": "ConsensusADMM",
     "rounds.algorithms.fedavg": "FederatedAveraging",

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -169,6 +169,11 @@ class Checkpoints(CheckedFields):
         self.attempts.check(newest.attempt)
         yield "checked again"
         self._prune(newest)
+
+    def prune(self) -> None:
+        """Delete all checkpoints but the newest intact one, once no attempt runs; warn if that fails."""
+        if (newest := self.latest(verify=False)) is not None:
+            replace(self, keep=1)._prune(_parse(newest[0]))
 
     def _check_new(self, name: str) -> None:
         if self.folder.exists(f"{name}/{MANIFEST}"):

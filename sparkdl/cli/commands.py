@@ -28,6 +28,7 @@ COMMANDS = {
     "federated": Command("sparkdl.cli.train:federated", "Train a model by federated averaging over clients."),
     "lbfgs": Command("sparkdl.cli.train:lbfgs", "Train a model by L-BFGS on the loss of all rows."),
     "ensemble": Command("sparkdl.cli.train:ensemble", "Train an ensemble on rows that Spark reads, and save it."),
+    "tune": Command("sparkdl.cli.train:tune", "Search hyperparameters on rows that Spark reads, and save the model."),
     "predict": Command("sparkdl.cli.scoring:predict", "Predict with a saved model.", stops=False),
     "evaluate": Command("sparkdl.cli.scoring:evaluate", "Evaluate a saved model on labelled rows.", stops=False),
     "etl_train": Command(

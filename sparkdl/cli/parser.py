@@ -30,6 +30,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import required
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.param_declaration import ConstructedParams
+from sparkdl.ml.tuning.params import TunerParams
 
 
 class Parser(ArgumentParser):
@@ -150,6 +151,8 @@ def _open_types(kind: type) -> dict[str, Any]:
     types = {name: _opened(argument.annotation) | None for name, argument in kind.arguments().items()}
     if issubclass(kind, BaggingParams):
         return types | {"maxFeatures": int | float | str | None}  # the first that takes it: 8 is no share
+    if issubclass(kind, TunerParams):  # a mapping is a range, whose whole numbers stay whole
+        return types | {"paramSpace": dict[str, Any], "trackers": list[Callback]}
     if not issubclass(kind, DistributedEstimator):
         return types
     from torchmetrics import Metric  # takes two seconds, and only estimators need it

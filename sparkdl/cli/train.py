@@ -15,6 +15,10 @@ estimators of members are class paths too, of this library or of pyspark.ml: ``b
 of pyspark.ml, which lives in the JVM, Spark starts before the arguments are checked, otherwise after. Finished members
 are saved in the ensemble's ``runDir``, and the same command trains only the missing ones.
 
+The configuration of ``tune`` holds the arguments of a TorchTuner; conf/tune/adult.yaml is an example. A range of its
+``paramSpace`` is a mapping, as in ``{low: 1.e-4, high: 0.1, log: true}``. The same command continues the search in the
+tuner's ``runDir``.
+
 After SIGTERM, to the driver or to Spark's JVM, the command exits with 143 within 30 s. If the estimator has a
 ``runDir``, the workers first save a checkpoint. The message says of which step the newest checkpoint is, or that there
 is none; the same command resumes from it. Of an ensemble, no further member begins.
@@ -31,6 +35,7 @@ from sparkdl.cli.commands import COMMANDS
 from sparkdl.cli.data import Data, check_output
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ml.estimator import DistributedEstimator
+from sparkdl.ml.tuning.tuner import TorchTuner
 from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
@@ -76,6 +81,18 @@ def ensemble(data: Data, ensemble: EnsembleParams, **options: Any) -> None:
         options: test, output and overwrite, as of ``train``.
     """
     estimator: Any = ensemble  # every EnsembleParams here is also an Estimator
+    train(data, estimator, **options)
+
+
+def tune(data: Data, tuner: TorchTuner, **options: Any) -> None:
+    """Search hyperparameters on rows that Spark reads, and save the model.
+
+    Args:
+        data: the rows to train on, with validation rows by the estimator's validationFraction or column.
+        tuner: sparkdl.TorchTuner, with its estimator and its space.
+        options: test, output and overwrite, as of ``train``.
+    """
+    estimator: Any = tuner
     train(data, estimator, **options)
 
 

@@ -29,7 +29,7 @@ from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparkdl.ensembles.base_learner import changed, check_column, check_one_class, column, kind_of, leaf, trains_in_task
+from sparkdl.ensembles.base_learner import changed, check_column, check_one_class, column, kind_of, leaf
 from sparkdl.ensembles.combine.rules import Rule
 from sparkdl.ensembles.declarations import BaggingParams
 from sparkdl.ensembles.members.fit import fit_members
@@ -42,6 +42,7 @@ from sparkdl.ensembles.resampling.bootstrap import AllRows, Bootstrap, member_se
 from sparkdl.ensembles.resampling.subspace import Subspace
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.param_declaration import Scope
+from sparkdl.ml.trials.single_worker import trains_in_task
 from sparkdl.spark.columns import col
 
 

@@ -13,18 +13,14 @@ from pyspark.ml import Estimator, Pipeline, PipelineModel
 from pyspark.ml.classification import Classifier
 from pyspark.ml.param import Params
 from pyspark.ml.regression import Regressor
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.params import TrainingParams
-from sparkdl.ml.persistence.nested_params import within
-from sparkdl.rounds import is_algorithm
 from sparkdl.spark.columns import VECTORS
-from sparkdl.spark.slots.task_resources import TaskResources
-from sparkdl.spark.slots.worker_count import gpus_of_tasks
 from sparkdl.training.objective.objective import OutputKind
 
 Changed = TypeVar("Changed", bound=Params)
@@ -103,40 +99,3 @@ def changed(base: Changed, **values: Any) -> Changed:
     """A copy of a base or a model with new values for Params of its last stage; unknown Params are ignored."""
     last = leaf(base)
     return base.copy({last.getParam(name): value for name, value in values.items() if last.hasParam(name)})
-
-
-def with_one_worker(base: Estimator[Any]) -> Estimator[Any]:
-    """The base, or if networks in it train on gangs without ``numWorkers``, a copy with one worker each."""
-    if not any(map(_lacks_workers, within(base))):
-        return base
-    copied = base.copy()
-    for part in filter(_lacks_workers, within(copied)):
-        cast(TrainingParams, part).setNumWorkers(1)
-    return copied
-
-
-def _lacks_workers(part: Params) -> bool:
-    return isinstance(part, TrainingParams) and not is_algorithm(part.getStrategy()) and part.getNumWorkers() is None
-
-
-def trains_in_task(base: Estimator[Any], spark: SparkSession) -> bool:
-    """Whether a base trains in a Spark task by itself: a PyTorch one of one worker, without rounds.
-
-    With ``device="cuda"``, only if Spark assigns GPUs to tasks: else the tasks of all slots would share few GPUs.
-
-    Raises:
-        InvalidInput: the base requests GPUs or cores that tasks cannot have.
-    """
-    if not isinstance(base, TrainingParams) or is_algorithm(base.getStrategy()):
-        return False
-    if base.getNumWorkers() not in (None, 1):
-        return False
-    device, cpus, gpus = task_settings(base)
-    if device != "cuda":
-        return True
-    return gpus_of_tasks(spark, TaskResources.of_training(spark, device, cpus=cpus, gpus=gpus)) > 0
-
-
-def task_settings(base: TrainingParams) -> tuple[str, int | None, float | None]:
-    """The device of a base's tasks, and the cores and GPUs that each requests; the tasks of a job share them."""
-    return base.getDevice(), base.getTaskCpus(), base.getTaskGpus()

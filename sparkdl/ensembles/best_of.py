@@ -26,7 +26,6 @@ from sparkdl.ensembles.base_learner import check_column, check_one_class, column
 from sparkdl.ensembles.declarations import BestOfParams
 from sparkdl.ensembles.fitted import FittedEnsemble, evaluate
 from sparkdl.ensembles.folds import Folds
-from sparkdl.ensembles.members.driver_fits import in_threads
 from sparkdl.ensembles.members.fit import fit_members
 from sparkdl.ensembles.members.member import summary
 from sparkdl.ensembles.params import EnsembleParams
@@ -34,6 +33,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.evaluation import Metrics
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.report import Report
+from sparkdl.ml.trials.driver_threads import in_threads
 
 
 class BestOfModel(FittedEnsemble):

@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
-from pyspark.ml import Model
-from pyspark.ml.param import Param, Params
 from pyspark.sql import DataFrame
 
 from sparkdl.ensembles.base_learner import column, leaf
 from sparkdl.ensembles.declarations import LabelParams
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights_file import Weights
 from sparkdl.ml.evaluation import Metrics, OutputColumns, measure
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.persistence.reader_writer import Saveable, SavedInstance, numbered
-from sparkdl.ml.report import Report, TrainingSummary
+from sparkdl.ml.trials.composite import CompositeModel
 from sparkdl.ml.udf import predict_on_spark
 from sparkdl.spark.columns import check_frame
 from sparkdl.training.objective.labels import IGNORED
 
 _OUTPUTS = ("predictionCol", "probabilityCol", "rawPredictionCol")
 
-Self = TypeVar("Self", bound="FittedEnsemble")
 
-
-class FittedEnsemble(LabelParams, Saveable, Model):
+class FittedEnsemble(LabelParams, CompositeModel):
     """Base class of ``EnsembleModel``, ``StackingModel`` and ``BestOfModel``."""
-
-    # Folders of the attributes with models or lists of models, which are the first arguments of the constructor.
-    _folders: ClassVar[Mapping[str, str]]
-
-    history: list[dict[str, Any]]
-    report: Report
-
-    @property
-    def summary(self) -> TrainingSummary:
-        """Members or candidates, seconds, rows if they are known, and the metrics of the fit.
-
-        Raises:
-            InvalidInput: no estimator trained the model.
-        """
-        return TrainingSummary.of(self.history, self.report)
 
     def evaluate(self, dataset: DataFrame) -> Metrics:
         """Compute the metrics of the predictions over the rows that have a label, as ``TorchModel.evaluate`` does.
@@ -73,43 +51,8 @@ class FittedEnsemble(LabelParams, Saveable, Model):
         names = [column(writer_of(self), name) for name in (*_OUTPUTS, "disagreementCol")]
         return predict_on_spark(data, self.transform, names)
 
-    def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
-        """A copy with the same uid, and copies of its models."""
-        copied = super().copy(extra)
-        for name in self._folders:
-            held = getattr(self, name)
-            setattr(copied, name, [one.copy(extra) for one in held] if isinstance(held, list) else held.copy(extra))
-        return copied
-
-    def saved(self) -> tuple[dict[str, Weights], dict[str, Any]]:
-        """The fields, and the number of models in each list."""
-        written, fields = super().saved()
-        return written, fields | {name: len(held) for name, held in self._held().items() if isinstance(held, list)}
-
-    def parts(self) -> dict[str, Params]:
-        """The models."""
-        return by_folder(self._held())
-
-    @classmethod
-    def restored(cls, saved: SavedInstance) -> Any:
-        """The model without its Params."""
-        fields = saved.fields
-        values = {name: fields[name] for name in cls.saved_fields}
-        names = cls._folders.values()
-        held = [saved.numbered(name, fields[name]) if name in fields else saved.part(name) for name in names]
-        return cls(*held, **values)
-
-    def _held(self) -> dict[str, Any]:
-        return {folder: getattr(self, name) for name, folder in self._folders.items()}
-
     def _measured(self, dataset: DataFrame, label: Any) -> Metrics:
         raise NotImplementedError
-
-
-def by_folder(held: Mapping[str, Any]) -> dict[str, Params]:
-    """The models by their path: a single model has the folder's name, and a list of models is numbered inside it."""
-    parts = [numbered(name, value) if isinstance(value, list) else {name: value} for name, value in held.items()]
-    return {path: part for by_path in parts for path, part in by_path.items()}
 
 
 def evaluate(model: Any, dataset: DataFrame, label: str | list[str] | None = None) -> Metrics:

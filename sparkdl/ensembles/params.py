@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -16,92 +16,41 @@ from pyspark.sql.types import DecimalType, IntegralType
 
 from sparkdl.ensembles.base_learner import check_column, column, leaf
 from sparkdl.ensembles.declarations import FoldCountParams, MembersParams
-from sparkdl.ensembles.fitted import by_folder
 from sparkdl.ensembles.members.member import Plan
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.model import EnsembleModel
 from sparkdl.ensembles.resampling.validation_rows import described_splits
 from sparkdl.errors import InvalidInput, SparkdlError
-from sparkdl.io import files
-from sparkdl.io.weights_file import Weights
 from sparkdl.ml.fit_monitor import FitMonitor
 from sparkdl.ml.param_declaration import Scope, ValidatedParams
-from sparkdl.ml.param_maps import map_hash
 from sparkdl.ml.params import PredictionParams
 from sparkdl.ml.persistence.describe import Describer
 from sparkdl.ml.persistence.nested_params import Ensemble, aliases, params_in, within
-from sparkdl.ml.persistence.reader_writer import Saveable, SavedInstance
+from sparkdl.ml.persistence.reader_writer import SavedInstance
 from sparkdl.ml.run import Run
-from sparkdl.spark.columns import ROW_ID, check_frame, col
+from sparkdl.ml.trials.composite import CompositeEstimator
+from sparkdl.spark.columns import ROW_ID, col
 from sparkdl.spark.fingerprint import fingerprint
 from sparkdl.spark.session import persisted
 
 Self = TypeVar("Self", bound="EnsembleParams")
 
 
-class EnsembleParams(MembersParams, Saveable):
+class EnsembleParams(MembersParams, CompositeEstimator):
     """Base class of ``Bagging``, ``Boosting``, ``Stacking`` and ``BestOf``."""
-
-    _map: Mapping[str, Any] | None = None  # values of a param map, as in ParamMapEstimator; None without a map
 
     def base_estimators(self) -> list[Estimator[Any]]:
         """The base estimators of the members, in the order of the Params that hold them."""
         return [one for value in self._held().values() for one in params_in(value) if isinstance(one, Estimator)]
 
-    def _held(self) -> dict[str, Any]:
-        values = {name: self.getOrDefault(name) for name in self.declared() if self.isDefined(name)}
-        return {name: value for name, value in values.items() if params_in(value)}
-
-    def saved(self) -> tuple[dict[str, Weights], dict[str, Any]]:
-        """The number of bases, and the names of the Params that hold evaluators."""
-        return {}, {"params": {name: len(held) if isinstance(held, list) else 0 for name, held in self._held().items()}}
-
-    def parts(self) -> dict[str, Params]:
-        """The bases and evaluators."""
-        return by_folder({f"params/{name}": held for name, held in self._held().items()})
-
-    def params_in_parts(self) -> set[str]:
-        """Params that hold estimators or evaluators."""
-        return set(self._held())
-
     def with_parts(self, saved: SavedInstance) -> Any:
         """The ensemble with its bases and evaluators."""
-        held: Any = saved.fields["params"]
-        if isinstance(held, list):  # an earlier version saved all estimators in one list
+        if isinstance(saved.fields["params"], list):  # an earlier version saved all estimators in one list
             bases = saved.numbered("bases", saved.fields["bases"])
             self._set(**({"meta": bases.pop()} if saved.fields.get("meta") else {}))
             (name,) = {"base", "bases", "candidates"} & self.declared().keys()
             self._set(**{name: bases[0] if name == "base" else bases} if bases else {})
-        for name in held:
-            count = held[name] if isinstance(held, dict) else 0
-            path = f"params/{name}"
-            self._set(**{name: saved.numbered(path, count) if count else saved.part(path)})
-        return self
-
-    def copy(self: Self, extra: dict[Param[Any], Any] | None = None) -> Self:
-        """A copy with the same uid, and copies of its bases and evaluators.
-
-        With ``extra``, members are stored in ``runDir/<hash>``; if ``extra`` sets ``runDir``, in that directory.
-        """
-        copied = super().copy(extra)
-        for name, held in copied._held().items():
-            copied._set(**{name: [one.copy(extra) for one in held] if isinstance(held, list) else held.copy(extra)})
-        if extra is not None:
-            # Aliases name the Params' owners across processes: a uid ends in random digits.
-            items = sorted(extra.items(), key=lambda item: item[0].name)
-            owners = aliases(self, *(params for _, value in items for params in params_in(value)))
-            values = {f"{owners.get(param.parent, '')} {param.name}": value for param, value in items}
-            copied._map = None if self.runDir in extra else {**(self._map or {}), **values}
-        return copied
-
-    def fit(self, dataset: DataFrame, params: Any = None) -> Any:
-        """Fit a model, or one for each param map; raises InvalidInput unless the data is a bounded Spark DataFrame."""
-        check_frame(dataset, bounded=True)
-        return super().fit(dataset, params)  # type: ignore[misc]
-
-    def fitMultiple(self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]) -> Iterator[tuple[int, Any]]:
-        """Fit a model for each param map; an empty map counts as a map."""
-        return super(EnsembleParams, self.copy({})).fitMultiple(dataset, paramMaps)  # type: ignore[misc,no-any-return]
+        return super().with_parts(saved)
 
     @contextmanager
     def running(self, dataset: DataFrame) -> Iterator[tuple[DataFrame, Plan]]:
@@ -131,8 +80,7 @@ class EnsembleParams(MembersParams, Saveable):
                 stack.enter_context(persisted(rows))
             mark = fingerprint(rows) if verified or directory is not None else ""
             if directory is not None:
-                if self._map is not None:
-                    directory = files.join(directory, map_hash(self._map, mark))
+                directory = str(self.run_directory(mark))
                 store = MemberStore(directory)
                 bases = self.base_estimators()
                 store.begin(configuration(self, bases, mark), partial(described_splits, bases, rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import warnings
 from dataclasses import replace
@@ -21,7 +20,7 @@ from sparkdl.ml.derived_columns.label_columns import check_label_type, target_co
 from sparkdl.ml.derived_columns.rows import DerivedColumns
 from sparkdl.ml.fit_monitor import FitMonitor
 from sparkdl.ml.fit_spec import FitResult, FitSpec
-from sparkdl.ml.gang_fit import fit_gang
+from sparkdl.ml.gang_fit import chosen_workers, fit_gang
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.param_declaration import Scope, with_default
 from sparkdl.ml.param_maps import ParamMapEstimator
@@ -30,16 +29,12 @@ from sparkdl.ml.persistence.describe import Describer
 from sparkdl.ml.persistence.nested_params import aliases
 from sparkdl.ml.persistence.reader_writer import Saveable
 from sparkdl.ml.rounds_fit import fit_rounds
-from sparkdl.ml.run import IDENTITY, Run, previous_workers
+from sparkdl.ml.run import IDENTITY, Run
 from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame
 from sparkdl.spark.session import result_limit
-from sparkdl.spark.slots.capacity import check_setting
-from sparkdl.spark.slots.task_resources import TaskResources
-from sparkdl.spark.slots.worker_count import choose_shards, choose_workers
-from sparkdl.spark.warm_up import warm_up
 from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
@@ -51,8 +46,6 @@ from sparkdl.training.objective.objective import Objective, OutputKind
 from sparkdl.training.objective.optimizers import optimizer_factory
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
-
-logger = logging.getLogger(__name__)
 
 
 class DistributedEstimator(ParamMapEstimator, Saveable):
@@ -66,19 +59,43 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
     def _kind(self) -> OutputKind:
         return "estimator"
 
+    @property
+    def kind(self) -> OutputKind:
+        """The output that scoring needs."""
+        return self._kind
+
     def _take(self, values: dict[str, Any]) -> None:
         super()._take(values)
         self.getInputCols()  # raises if inputCols and featuresCol disagree
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
+        return self.fit_to(dataset)
+
+    def train_to(self, dataset: DataFrame, last_epoch: int | None) -> FitResult:
+        """Train as ``fit`` does, and pause after an epoch: a later call or fit with the same ``runDir`` continues.
+
+        The result has no weights unless training finished. Raises the errors of ``fit``.
+        """
+        return self._trained(dataset, last_epoch=last_epoch)[0]
+
+    def fit_to(self, dataset: DataFrame, last_epoch: int | None = None) -> TorchModel:
+        """Train as ``fit`` does, and end after an epoch as if training stopped there; default: the last one."""
+        fitted, factory, watch = self._trained(dataset, last_epoch=last_epoch, pauses=False)
+        model = self.make_model(fitted, factory)
+        model.columnTypes = dict(dataset.dtypes)
+        watch.finish(model)
+        return model
+
+    def _trained(self, dataset: DataFrame, **ends: Any) -> tuple[FitResult, ModelFactory | nn.Module, FitMonitor]:
         check_frame(dataset, bounded=True)
         start, fit = time.monotonic(), self.fit_spec(dataset)
+        fit = replace(fit, training=replace(fit.training, **ends))
         for name in self.changed_from_default(self._unused()):
             value, strategy = self.getOrDefault(name), self.getStrategy()
-            warnings.warn(f"{name}={value!r} is ignored: {strategy!r} does not use it.", stacklevel=3)
+            warnings.warn(f"{name}={value!r} is ignored: {strategy!r} does not use it.", stacklevel=5)
         self.warn_of_ignored()
         unit = "Rank" if fit.algorithm is None else "Shard"
-        chosen = None if self.getNumWorkers() is not None else self._choose_workers(fit)
+        chosen = None if self.getNumWorkers() is not None else chosen_workers(self, fit)
         sized = self if chosen is None else self.copy()._set(numWorkers=chosen)
         watch = FitMonitor(fit.run, sized, trackers=self.getTrackers(), events=self.getTelemetry(), unit=unit)
         watch.phases.start -= time.monotonic() - start
@@ -99,10 +116,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         if fit.class_weights is not None:
             values["class_weights"] = fit.class_weights
         report = watch.report(fitted.history, values)
-        model = self.make_model(replace(fitted, report=report), fit.training.objective.model)
-        model.columnTypes = dict(dataset.dtypes)
-        watch.finish(model)
-        return model
+        return replace(fitted, report=report), fit.training.objective.model, watch
 
     def fit_spec(self, dataset: DataFrame) -> FitSpec:
         """Convert the Params to the settings of a fit on the rows ``dataset``.
@@ -120,31 +134,12 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
             rows.columns,
             training,
             run,
-            {} if run.directory is None else self._descriptions() | split,
+            {} if run.directory is None else self.descriptions() | split,
             algorithm=strategy if is_algorithm(strategy) else None,
             class_weights=rows.class_weights,
             **self.settings("checkpointInterval", "maxRestarts", "minWorkers"),
             **self.settings("elasticTimeout", "maxRounds", "maxSeconds"),
         )
-
-    def _choose_workers(self, fit: FitSpec) -> int | None:
-        """The workers of a fit without ``numWorkers``, which its configuration keeps; None for Spark's partitions."""
-        spark, previous = fit.data.sparkSession, previous_workers(fit.run)
-        if not getattr(fit.algorithm, "shuffle", True):
-            return None
-        warm_up(spark)
-        device = self.getDevice()
-        requests = TaskResources.of_training(spark, device, cpus=self.getTaskCpus(), gpus=self.getTaskGpus())
-        if fit.algorithm is not None:
-            chosen = previous or choose_shards(spark, requests, device=device)
-        else:
-            check_setting(spark, allow_unencrypted=self.getAllowUnencrypted())
-            least, batch = self.getMinWorkers(), self.getBatchSize()
-            chosen = choose_workers(fit.data, batch, requests, device=device, least=least, previous=previous)
-            multiple = fit.training.layout.multiple(chosen)
-            chosen = max(chosen - chosen % multiple, multiple)
-        logger.info("numWorkers is None; %s takes %d.", type(self).__name__, chosen)
-        return chosen
 
     def warn_of_ignored(self) -> None:
         """Warn of set Params that other Params make useless."""
@@ -166,7 +161,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
                 ignored |= dict.fromkeys(("monitor", "monitorMode"), "patience, keepBest and ReduceLROnPlateau")
         for name in self.changed_from_default(tuple(ignored)):
             value = self.getOrDefault(name)
-            warnings.warn(f"{name}={value!r} is ignored without {ignored[name]}.", stacklevel=4)
+            warnings.warn(f"{name}={value!r} is ignored without {ignored[name]}.", stacklevel=6)
 
     def _unused(self) -> tuple[str, ...]:
         strategy = self.getStrategy()
@@ -330,7 +325,8 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         """
         return valid_labels(self, self._kind)
 
-    def _descriptions(self) -> dict[str, Any]:
+    def descriptions(self) -> dict[str, Any]:
+        """Descriptions of the Params that the checkpoints of a run depend on, by name."""
         free = self.names_outside(Scope.RUN)
         return dict(Describer(aliases(self), lambda _, name: name not in free).describe(self))
 

@@ -28,7 +28,7 @@ from sparkdl.telemetry.event_log import EventLog
 from sparkdl.telemetry.log_forwarding import WorkerLogs
 from sparkdl.telemetry.progress_bar import Progress
 
-_WORK = ("step", "epoch", "round", "member")
+_WORK = ("step", "epoch", "round", "member", "trial")
 
 
 class FitMonitor:
@@ -128,6 +128,8 @@ class FitMonitor:
             logging.getLogger(__name__).info(message, fraction, rows["training"], rows["validation"])
         self._worked = self._worked or event.kind in _WORK
         if self._calls is None or not self._trackers.wants(event):
+            return
+        if self._unit == "Trial" and event.kind != "begin":  # tasks of trials record epochs of their own
             return
         if event.kind != "progress" or not self._calls.busy:  # a slow tracker gets the latest values only
             self._calls.put(partial(self._trackers, event))

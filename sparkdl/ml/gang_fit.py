@@ -1,4 +1,4 @@
-"""Fits on a gang of workers."""
+"""Fits on a gang of workers, and the number of workers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,13 @@ from sparkdl.io.weights import check_result
 from sparkdl.io.weights_file import Weights
 from sparkdl.ml.fit_monitor import FitMonitor
 from sparkdl.ml.fit_spec import FitResult, FitSpec
+from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.report import make_report
-from sparkdl.ml.run import IDENTITY, Run, own_checkpoints
+from sparkdl.ml.run import IDENTITY, Run, own_checkpoints, previous_workers
+from sparkdl.spark.slots.capacity import check_setting
+from sparkdl.spark.slots.task_resources import TaskResources
+from sparkdl.spark.slots.worker_count import choose_shards, choose_workers
+from sparkdl.spark.warm_up import warm_up
 from sparkdl.training.layouts import Layout, check_workers
 from sparkdl.training.objective.module_factory import without_parameters
 from sparkdl.training.rng import kept_random_state
@@ -40,7 +45,7 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
     """Train on a gang, and again if it fails."""
     start = time.monotonic()
     _check_model(fit, cluster.size)
-    with _open_checkpointer(fit) as checkpointer, _part_folder(fit.run) as folder:
+    with _open_checkpointer(fit) as checkpointer, part_folder(fit.run) as folder:
         supervisor = _make_supervisor(cluster, fit, checkpointer)
         earlier = 0.0 if checkpointer is None else time.time() - checkpointer.checkpoints.began
         attempt = 0 if checkpointer is None else checkpointer.checkpoints.next_attempt()
@@ -53,7 +58,7 @@ def fit_gang(fit: FitSpec, cluster: Cluster, watch: FitMonitor) -> FitResult:
         )
         if checkpointer is not None:  # the workers have compared the callbacks with the earlier version's
             fit.run.save(IDENTITY, fit.descriptions)
-        weights = _merged(workers, fit.run, folder)
+        weights = merged(workers, fit.run, folder)
     report = make_report(workers, earlier + time.monotonic() - start, supervisor)
     report["restarts"] += attempt  # the number of attempts of earlier fits
     return FitResult(
@@ -92,15 +97,18 @@ def _check_model(fit: FitSpec, workers: int) -> None:
     check_result(module, sum(sizes), limit)
 
 
-def _merged(workers: Sequence[TrainingResult], run: Run, folder: PartFolder | None) -> Weights:
+def merged(workers: Sequence[TrainingResult], run: Run, folder: PartFolder | None) -> Weights:
+    """The weights of all workers' parts; empty if the run paused."""
     parts = [worker.weights for worker in workers]
+    if not any(parts):  # the run paused
+        return b""
     if folder is None or not workers[0].in_file:
         return merge_weights(parts)
     return merge_files([folder.part(part) for part in parts], files.absolute(str(run.directory)))
 
 
 @contextmanager
-def _part_folder(run: Run) -> Iterator[PartFolder | None]:
+def part_folder(run: Run) -> Iterator[PartFolder | None]:
     """A folder of this fit alone in the run's directory, for the parts of large weights."""
     if run.directory is None:
         yield None
@@ -151,3 +159,23 @@ def _make_supervisor(cluster: Cluster, fit: FitSpec, checkpointer: Checkpointer 
         elastic_timeout=fit.elastic_timeout,
         on_stop=stop,
     )
+
+
+def chosen_workers(params: TrainingParams, fit: FitSpec) -> int | None:
+    """The workers of a fit without ``numWorkers``, which its configuration keeps; None for Spark's partitions."""
+    spark, previous = fit.data.sparkSession, previous_workers(fit.run)
+    if not getattr(fit.algorithm, "shuffle", True):
+        return None
+    warm_up(spark)
+    device = params.getDevice()
+    requests = TaskResources.of_training(spark, device, cpus=params.getTaskCpus(), gpus=params.getTaskGpus())
+    if fit.algorithm is not None:
+        chosen = previous or choose_shards(spark, requests, device=device)
+    else:
+        check_setting(spark, allow_unencrypted=params.getAllowUnencrypted())
+        least, batch = params.getMinWorkers(), params.getBatchSize()
+        chosen = choose_workers(fit.data, batch, requests, device=device, least=least, previous=previous)
+        multiple = fit.training.layout.multiple(chosen)
+        chosen = max(chosen - chosen % multiple, multiple)
+    logger.info("numWorkers is None; %s takes %d.", type(params).__name__, chosen)
+    return chosen

@@ -18,7 +18,7 @@ from sparkdl.data.columns import InputColumn, listed
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
-from sparkdl.io.weights_file import Weights
+from sparkdl.io.weights_file import Weights, WeightsFile
 from sparkdl.ml.broadcast import ModelBroadcast
 from sparkdl.ml.evaluation import LossMetrics, Metrics, OutputColumns, measure, measure_labels, measure_tokens
 from sparkdl.ml.params import OutputParams
@@ -129,6 +129,12 @@ class TorchModel(OutputParams, Saveable, Model):
         """
         parameters = sum(parameter.numel() for parameter in self.module().parameters())
         return TrainingSummary.of(self.history, self.report, parameters)
+
+    def in_memory(self) -> TorchModel:
+        """This model, with weights of a file read into memory, so that the file may go."""
+        if isinstance(weights := self._trained.weights, WeightsFile):
+            self._trained = replace(self._trained, weights=b"".join(weights.copied()))
+        return self
 
     def evaluate(self, dataset: DataFrame) -> Metrics:
         """Compute the metrics of the predictions over the rows that have a label in ``labelCol``.

@@ -81,6 +81,7 @@ def page_data(runs: Sequence[RunData]) -> dict[str, Any]:
 
 def _charts(runs: Sequence[RunData]) -> dict[str, Chart]:
     from sparkdl.report import history_charts, time_charts
+    from sparkdl.report.search_charts import search_charts
 
     run = runs[0] if len(runs) == 1 else None
     charts: dict[str, Chart | None] = {
@@ -89,6 +90,7 @@ def _charts(runs: Sequence[RunData]) -> dict[str, Chart]:
         **{f"metric-{index}": chart for index, chart in enumerate(history_charts.metrics(runs))},
         "throughput": time_charts.throughput(runs),
         "members": history_charts.members(run) if run else None,
+        **(search_charts(run) if run else {}),
         "workers": time_charts.workers(run) if run else None,
         "phases": time_charts.phase_shares(runs),
         "timeline": time_charts.timeline(run) if run else None,

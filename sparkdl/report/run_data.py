@@ -16,15 +16,16 @@ from sparkdl.telemetry.chrome_trace import DRIVER, MOST, Clocks
 from sparkdl.telemetry.event import Event
 from sparkdl.telemetry.event_reader import read_events
 
-UNITS = ("member", "candidate", "round", "epoch")
+UNITS = ("trial", "member", "candidate", "round", "epoch")
 """Possible units of a history row; a row of an ensemble's member has its last epoch's metrics as well."""
 
-_OF_DRIVER = frozenset(("begin", "end", "attempt", "restart", "resized", "members"))
+_OF_DRIVER = frozenset(("begin", "end", "attempt", "restart", "resized", "members", "trials", "trial"))
 
 # A worker's stages, and the most similar phases.
 _STAGES = {"imports": "other", "feed": "feed", "join": "exchange", "set up": "other"}
+_ASIDE = ("rounds", "values", "ended", "progress")  # of a row in an event
 _MOST_HOST = 24  # characters of a host's name beside a chart
-_NOUNS = {"member": "member", "candidate": "member", "round": "shard"}
+_NOUNS = {"trial": "trial", "member": "member", "candidate": "member", "round": "shard"}
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,8 @@ class RunData:
         """Meaning of an event's rank: ``"rank"`` of a gang, ``"shard"`` of a round, ``"member"`` of an ensemble."""
         if self.unit != "row":
             return _NOUNS.get(self.unit, "rank")
-        if self.of_kind("members"):
-            return "member"
+        if self.of_kind("members", "trials"):
+            return "member" if self.of_kind("members") else "trial"
         return "shard" if any("round" in event.payload for event in self.of_kind("span")) else "rank"
 
     @property
@@ -247,14 +248,15 @@ def clean_events(events: Sequence[Event]) -> tuple[list[Event], float | None]:
 
 def merged(history: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> list[dict[str, Any]]:
     """Merge an unfinished run's history from its files with rows from its events, which are sorted by time."""
-    if {event.kind for event in events} & {"member", "members"}:  # members' tasks record epochs of their own
-        rows = [event.payload for event in events if event.kind == "member"]
+    kinds = {event.kind for event in events}
+    if kinds & {"member", "members", "trials"}:  # members' and trials' tasks record epochs of their own
+        rows = [event.payload for event in events if event.kind in ("member", "trial")]
     else:
         rows = [event.payload for event in events if event.kind in ("epoch", "round") and event.rank <= 0]
     by_unit: dict[Any, dict[str, Any]] = {}
     for row in [*history, *rows]:
         unit = next((name for name in UNITS if name in row), None)
-        # Repeated work: keep the last row. Only the progress bar needs ``rounds``.
+        # Repeated work: keep the last row. Only the progress bar and charts need the others.
         key = unit, row[unit] if unit else len(by_unit)
-        by_unit[key] = {name: value for name, value in row.items() if name != "rounds"}
+        by_unit[key] = {name: value for name, value in row.items() if name not in _ASIDE}
     return list(by_unit.values())

@@ -20,7 +20,7 @@ MOST_ROWS = 200
 _LONG = 40  # a cell of more characters is wide
 _MOST_TEXT = 2_000  # characters of a setting or a message
 
-_SIZES = {"shard": "shards", "member": "concurrent members"}
+_SIZES = {"shard": "shards", "member": "concurrent members", "trial": "concurrent trials"}
 _LAST = ("valid_loss", "loss", "objective", "primal")
 
 
@@ -167,7 +167,7 @@ def _verdict(run: RunData) -> str:
 
 def _figures(run: RunData) -> dict[str, str | None]:
     last, report = (run.history[-1] if run.history else {}), run.report
-    members = run.noun == "member"  # an ensemble's members have no last row
+    members = run.noun in ("member", "trial")  # which have no last row
     name = next((name for name in _LAST if isinstance(last.get(name), float) and not members), None)
     sizes = report.get("workers") or [event.payload["size"] for event in run.of_kind("attempt")]
     restarts = report.get("restarts", len(run.of_kind("restart")) if run.events else None)

@@ -17,12 +17,15 @@ from sparkdl.serving.saved_pipeline import SavedPipeline, TorchStage
 from sparkdl.serving.trained_module import TrainedModule
 
 _TORCH_MODEL = "sparkdl.ml.model.TorchModel"
+_SEARCHED_MODEL = "sparkdl.ml.tuning.model.TorchTunerModel"
 
 
 def load_predictor(
     path: files.StrPath, *, device: str = "cpu", trust: bool = False, modules: Sequence[str] = ()
 ) -> Predictor | SavedPipeline:
     """Load a saved ``TorchModel`` or ``PipelineModel``, whose ``predict`` needs neither Spark nor Java nor pyspark.
+
+    Of a saved ``TorchTunerModel``, it loads the best model.
 
     Args:
         path: the folder that ``model.save`` wrote: a path or URI on any filesystem that pyarrow supports.
@@ -36,7 +39,7 @@ def load_predictor(
             names a factory that is not trusted or cannot be imported, or, without ``trust``, has pickled parts; or
             there is no such GPU.
     """
-    trusted, stage = Trust.of(trust, modules), SavedStage.open(os.fspath(path))
+    trusted, stage = Trust.of(trust, modules), _trained(SavedStage.open(os.fspath(path)))
     if stage.class_name == _TORCH_MODEL:
         return _predictor(stage, device, trusted)
     if stage.class_name not in PIPELINES:
@@ -46,10 +49,16 @@ def load_predictor(
         )
 
     def torch_stage(saved: SavedStage) -> TorchStage:
+        saved = _trained(saved)
         predictor, types = _predictor(saved, device, trusted), saved.metadata["sparkdl"].get("columnTypes", {})
         return TorchStage(saved.uid, tuple(predictor.inputs), tuple(predictor.outputs), predictor, types)
 
-    return SavedPipeline(read_pipeline(stage.uri, {_TORCH_MODEL: torch_stage}))
+    return SavedPipeline(read_pipeline(stage.uri, dict.fromkeys((_TORCH_MODEL, _SEARCHED_MODEL), torch_stage)))
+
+
+def _trained(stage: SavedStage) -> SavedStage:
+    """The model itself; of a search, the best one."""
+    return SavedStage.open(files.join(stage.uri, "best")) if stage.class_name == _SEARCHED_MODEL else stage
 
 
 def _predictor(stage: SavedStage, device: str, trust: Trust) -> Predictor:

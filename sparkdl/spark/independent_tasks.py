@@ -2,13 +2,15 @@
 
 A task over all rows is one partition that reads the packed blocks of all shards. It writes them to a disk of its
 executor, where later tasks find them. Nothing is shuffled, and the driver receives no row. All tasks form one ordinary
-job, in which Spark reruns only lost tasks.
+job, in which Spark reruns only lost tasks. A single task first runs without blocks, and only if its executor lacks the
+rows, a second job reads them.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -51,13 +53,15 @@ class IndependentTask:
     reporting: Reporting
     device: str = "cpu"
 
-    def all_rows(self, partition: int, rows: Iterable[Any]) -> Iterator[EachRow]:
-        """Map all rows, from their blocks."""
+    def all_rows(self, partition: int, rows: Iterable[Any], *, stored: bool = False) -> Iterator[EachRow]:
+        """Map all rows, from their blocks; if ``stored``, without blocks, and only if this executor has the rows."""
         freeze_imports()
         data, number = self.data, len(self.data.shard_rows)  # the store holds all rows as one more shard
         store, remaining = store_of(data.key, number), iter(rows)
-        error = self._write(store, number, remaining)
+        error = None if stored else self._write(store, number, remaining)
         drain(remaining)
+        if stored and not store.has(number):
+            return
 
         def open_all() -> Shard:
             if error is not None:
@@ -131,24 +135,34 @@ def run_each(
     if stop_requested() is not None:
         raise stopped("had not begun")
     if all_rows:
-        copies = [packed.coalesce(1)] * len(task.indices)
-        rows = spark.sparkContext.union(copies).mapPartitionsWithIndex(task.all_rows)
+        copies = spark.sparkContext.union([packed.coalesce(1)] * len(task.indices))
+        rows = copies.mapPartitionsWithIndex(task.all_rows)
     else:
         rows = packed.mapPartitionsWithIndex(task.shard)
-    rows = with_profile(rows, profile)
-    rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
-    jobs = TaggedJobs(spark, task.data.key)
     try:
-        with tagged(jobs, partial(_cancel_on_stop, jobs)):
-            results = {index: (where, row) for where, index, row in rows.mapPartitionsWithIndex(_small_rows).collect()}
-        for index in task.indices:
-            where, row = results[index]
-            yield from spark.sparkContext.runJob(rows, list, [where]) if row is None else [row]
+        if all_rows and len(task.indices) == 1:
+            nothing = spark.sparkContext.parallelize([0], 1)
+            stored = nothing.mapPartitionsWithIndex(partial(task.all_rows, stored=True))
+            if results := [*_results(spark, with_profile(stored, profile), task)]:
+                yield from results
+                return
+        yield from _results(spark, with_profile(rows, profile), task)
     except JVM_ERRORS as error:
         if stop_requested() is not None:
             raise stopped("its unfinished tasks were cancelled") from error
         lost = WorkerLost(f"Spark failed the tasks: {first_lines(error)}", context=ErrorContext("map"))
         raise cancellation(error) or invalid_setting(error) or lost from error
+
+
+def _results(spark: SparkSession, rows: RDD[Any], task: IndependentTask) -> Iterator[EachRow]:
+    rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
+    jobs = TaggedJobs(spark, uuid.uuid4().hex)
+    try:
+        with tagged(jobs, partial(_cancel_on_stop, jobs)):
+            results = {index: (where, row) for where, index, row in rows.mapPartitionsWithIndex(_small_rows).collect()}
+        for index in task.indices if results else ():
+            where, row = results[index]
+            yield from spark.sparkContext.runJob(rows, list, [where]) if row is None else [row]
     finally:
         with suppress(*GONE):
             rows.unpersist()

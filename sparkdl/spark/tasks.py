@@ -14,7 +14,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -125,42 +125,51 @@ class SparkTaskRunner:
         """Run one round as one or several Spark jobs."""
         shipped, packed = self._shipped(work), pack_state(state)
         large = self._large.setdefault(type(work), len(packed) * len(self.shard_rows) > _DIRECT)
-        broadcast = share(self._spark, packed) if len(packed) > _INLINE else None
-        sent: Any = packed if broadcast is None else broadcast
-        del packed  # a large state is in a file now
         try:
-            for _ in range(_TRIES):
-                reporting = replace(self._reporting, number=number)
-                task = MapTask(shipped, sent, self._data, _DIRECT, large, reporting=reporting, device=self._device)
-                with job_description(self._spark, f"{self._title}: round {number}, {type(work).__name__}"):
-                    if result := (self._reduce_on_executors if large else self._reduce_on_driver)(work, task, number):
-                        return result
-                large = self._large[type(work)]
+            with self._sent(packed) as sent:
+                del packed  # a large state is in a file now
+                for _ in range(_TRIES):
+                    reporting = replace(self._reporting, number=number)
+                    task = MapTask(shipped, sent, self._data, _DIRECT, large, reporting=reporting, device=self._device)
+                    reduced = self._reduce_on_executors if large else self._reduce_on_driver
+                    with job_description(self._spark, f"{self._title}: round {number}, {type(work).__name__}"):
+                        if result := reduced(work, task, number):
+                            return result
+                    large = self._large[type(work)]
             raise WorkerLost(f"results of round {number} were lost {_TRIES} times.", context=ErrorContext("reduce"))
         except JVM_ERRORS as error:
             lost = WorkerLost(f"Spark failed round {number}: {first_lines(error)}", context=ErrorContext("map"))
             raise cancellation(error) or invalid_setting(error) or lost from error
+
+    def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
+        """Run all tasks as one Spark job; several threads may call it at a time."""
+        with self._sent(ship(work)) as sent:
+            task = IndependentTask(
+                sent,
+                self._data,
+                indices=tuple(indices),
+                attempts=task_attempts(self._spark),
+                reporting=self._reporting,
+                device=self._device,
+            )
+            profile = self._requests.profile(self._spark)
+            with job_description(self._spark, f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
+                for _, packed in run_each(self._spark, self._packed, task, all_rows=all_rows, profile=profile):
+                    result = TaskResult.unpacked(packed)
+                    emit([result], self._listener)
+                    yield result
+
+    @contextmanager
+    def _sent(self, packed: bytes) -> Iterator[Any]:
+        broadcast = share(self._spark, packed) if len(packed) > _INLINE else None
+        sent: Any = packed if broadcast is None else broadcast
+        del packed
+        try:
+            yield sent
         finally:
             if broadcast is not None:
                 with suppress(*GONE):
                     broadcast.destroy()
-
-    def each(self, work: MapReduce, indices: Sequence[int], *, all_rows: bool) -> Iterator[TaskResult]:
-        """Run all tasks as one Spark job."""
-        task = IndependentTask(
-            self._shipped(work),
-            self._data,
-            indices=tuple(indices),
-            attempts=task_attempts(self._spark),
-            reporting=self._reporting,
-            device=self._device,
-        )
-        profile = self._requests.profile(self._spark)
-        with job_description(self._spark, f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
-            for _, packed in run_each(self._spark, self._packed, task, all_rows=all_rows, profile=profile):
-                result = TaskResult.unpacked(packed)
-                emit([result], self._listener)
-                yield result
 
     def _shipped(self, work: MapReduce) -> Any:
         shipped = ship(work)

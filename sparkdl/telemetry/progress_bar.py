@@ -62,6 +62,10 @@ class Progress:
             self._open("member", 0)
             self._bar.total += payload["count"]
             self._bar.refresh()
+        elif event.kind == "trials":
+            self._open("trial", payload["of"])
+        elif event.kind == "trial" and self._unit == "trial":
+            self._move(payload["ended"], payload["progress"])
         elif event.kind == "member" and self._unit == "member":
             self._bar.update(1)
             self._bar.refresh()

@@ -86,8 +86,9 @@ class TrainingSpec(CheckedFields):
         measured: whether workers report progress and phase times.
         result_limit: bytes that the driver accepts as a result, ``spark.driver.maxResultSize``; default: any number.
         part_writer: writes a worker's part of weights of more than 256 MiB; default: the workers return it.
-        last_epoch: the epoch, from 1, after which the run pauses: workers save their states and return no weights. The
-            schedule is of all ``epochs``, and a run with a higher ``last_epoch`` continues; default: no pause.
+        last_epoch: the epoch, from 1, after which the run pauses: workers save their states and return no weights. Its
+            schedule is of all ``epochs``; default: no pause.
+        pauses: False ends the run at ``last_epoch`` as if training stopped there, with weights.
     """
 
     objective: Objective
@@ -113,6 +114,7 @@ class TrainingSpec(CheckedFields):
     result_limit: Count | None = None
     part_writer: PartWriter | None = None
     last_epoch: Count | None = None
+    pauses: bool = True
 
     def _check(self) -> None:
         check_callbacks(self.callbacks)
@@ -139,8 +141,7 @@ class TrainingSpec(CheckedFields):
 
     def title(self) -> str:
         """The epochs that an attempt starting now trains, for the Spark UI."""
-        done = 0 if self.checkpointer is None else self.checkpointer.epoch()
-        last = min(self.epochs, self.last_epoch or self.epochs)
+        done, last = self.checkpointer.epoch() if self.checkpointer else 0, self.last_epoch or self.epochs
         return f"epochs {min(done + 1, last)} to {last}"
 
 

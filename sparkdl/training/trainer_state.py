@@ -67,8 +67,9 @@ class TrainerState:
 
     @property
     def finished(self) -> bool:
-        """Whether all epochs are finished, or early stopping ended training."""
-        return self.stopping.finished or self.world.clock.epoch >= self.training.epochs
+        """Whether all epochs are finished, or early stopping, or ``last_epoch`` without a pause, ended training."""
+        last = self.training.epochs if self.training.pauses else self.training.last_epoch or self.training.epochs
+        return self.stopping.finished or self.world.clock.epoch >= last
 
     @property
     def paused(self) -> bool:
@@ -156,10 +157,7 @@ class TrainerState:
         return {"shared": shared, "local": local, "slices": self._slices()}
 
     def resume(self) -> None:
-        """Resume from the checkpointer's checkpoint, if there is one.
-
-        Raises InvalidInput if training pauses, and no checkpointer saves it.
-        """
+        """Resume from the checkpointer's checkpoint; raises InvalidInput if training pauses without a checkpointer."""
         if self.training.checkpointer is None:
             if self.training.last_epoch is not None:
                 raise InvalidInput(

@@ -17,13 +17,14 @@ from torch import nn
 
 from sparkdl import TorchClassifier
 from sparkdl.cluster.inline import InlineCluster
-from sparkdl.ensembles.members import task_fits, task_work
+from sparkdl.ensembles.members import task_work
 from sparkdl.ensembles.members.member import Member, Plan
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.ensembles.members.task_fits import fit_in_tasks
 from sparkdl.ensembles.resampling.bootstrap import Bootstrap, member_seed
 from sparkdl.errors import Fenced, WorkerFailed
 from sparkdl.io.files import Folder
+from sparkdl.ml.trials import task_fit
 from sparkdl.spark.columns import ROW_ID
 from tests.chaos.runs import Momentum
 from tests.faults import flip, tear
@@ -85,7 +86,7 @@ def fit(folder: Path) -> tuple[list[bytes], list[int]]:
 
 
 def test_kept_members_survive_second_driver_damage_and_full_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(task_fits, "SparkCluster", Here)
+    monkeypatch.setattr(task_fit, "SparkCluster", Here)
     monkeypatch.setattr(task_work, "POLL_SECONDS", 0.0)
     quiet, trained = fit(tmp_path / "quiet")
     assert trained == ALL

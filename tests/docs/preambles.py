@@ -253,6 +253,20 @@ def scoring(execute, folder, spark):
     assert spark.read.parquet(f"{folder}/scored-stream").count() == rows["test"].count()
 
 
+class Wide(Net):
+    """The reader's own model, with a hidden layer."""
+
+    def __init__(self, hidden: int = 16) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+
+def search(execute, folder, spark):
+    names = execute({"Net": Wide, **frames(spark)})
+    assert len(names["model"].trials) == 3
+    assert (folder / "runs/churn-search/report.html").is_file()
+
+
 def sizing(execute, folder, spark):
     assert execute({"spark": spark, **frames(spark)})["estimate"] > 0
 
@@ -313,7 +327,7 @@ PREAMBLES = {
     f"docs/{function.__name__}.md": function
     for function in (
         *(ensembles, gpu, images, migration, pipeline, quickstart, recovery),
-        *(rounds, scoring, security, sizing, strategies, tabular, text, trackers, train, tuning),
+        *(rounds, scoring, search, security, sizing, strategies, tabular, text, trackers, train, tuning),
     )
 }
 """The preamble of each page that assumes something; with a parameter ``spark`` the blocks need a session."""

@@ -17,6 +17,7 @@ PYTHON = (
     (r"\bminWorkers=\d+", "minWorkers=1", "at most numWorkers"),
     (r"\bepochs=\d+", "epochs=2", "the tests need no good model"),
     (r"\brounds=\d+", "rounds=2", "the same"),
+    (r"\bnumTrials=\d+", "numTrials=3", "the same, of trials"),
     (r"\bLBFGS\(", "LBFGS(ftol=0.1, ", "the same, of rounds until the optimum"),
     (r"\bspark\.range\(20_000\)", "spark.range(4000)", "the same, of rows"),
     (r"\bnumModels=\d+", "numModels=2", "the same, of members"),
@@ -36,6 +37,7 @@ SHELL = (
         "--master 'local[2]' ",
         "one command starts executors; others start faster in the driver's JVM",
     ),
+    (r"(?<=conf/tune/adult\.yaml)", " --tuner.numTrials 9 --tuner.estimator.epochs 3", "the tests need no good model"),
     (r" --estimator\.epochs 3$", "", "make demo's training, which runs once"),
 )
 

@@ -213,7 +213,8 @@ def checkout(tmp_path_factory):
 @pytest.mark.parametrize("text", RUN)
 def test_command_runs(text, checkout):
     """Commands run in the order of the pages: one may need the files of an earlier one."""
-    for name in set(re.findall(r"\badult\.(?:data|test)\b", text)):
+    searched = ["adult.data", "adult.test"] if "tune/adult" in text else []
+    for name in {*re.findall(r"\badult\.(?:data|test)\b", text), *searched}:
         real(name)
     command = ["bash", "-euo", "pipefail", "-c", f"exec 2>&1; {text}"]
     environment = driver_environment(checkout / "local", PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}")
@@ -247,6 +248,12 @@ def rows_are_scored(demo: Path, printed: str) -> None:
     assert "confusion" in printed
 
 
+def model_is_searched(demo: Path, printed: str) -> None:
+    assert re.search(r"^trials +9$", printed, re.MULTILINE)
+    assert float(re.search(r"held-out accuracy (\S+)", printed)[1]) >= 0.8
+    assert len([*(demo.parent / "tune/adult/trials").glob("*.json")]) == 9
+
+
 def machine_is_healthy(demo: Path, printed: str) -> None:
     lines = re.findall(r"^(ok|FAIL|skip) +(\S.{17}) *(.*)$", printed, re.MULTILINE)
     checks = {name.strip(): (status, text) for status, name, text in lines}
@@ -271,6 +278,7 @@ RESULTS = {
     "digits_to_parquet.py": data_is_written,
     "jobs/train.py": model_is_trained,
     "jobs/predict.py": rows_are_scored,
+    "jobs/tune.py": model_is_searched,
     "jobs/doctor.py": machine_is_healthy,
     "jobs/plan.py": plan_is_printed,
 }

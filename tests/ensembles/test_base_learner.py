@@ -10,9 +10,10 @@ from pyspark.ml.feature import SQLTransformer, StandardScaler, VectorAssembler
 from pyspark.ml.regression import DecisionTreeRegressor
 
 from sparkdl import Bagging, BestOf, Boosting, Stacking, TorchClassifier, TorchEstimator, TorchModel, TorchRegressor
-from sparkdl.ensembles.base_learner import changed, check_member, column, kind_of, leaf, trains_in_task, with_one_worker
+from sparkdl.ensembles.base_learner import changed, check_member, column, kind_of, leaf
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
+from sparkdl.ml.trials.single_worker import trains_in_task, with_one_worker
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
 from sparkdl.spark.slots import task_resources, worker_count
 from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS

@@ -34,20 +34,22 @@ from sparkdl.training.strategies.allreduce import AllReduce
 # sparkdl makes the objects of these classes itself, from checked values or from measurements.
 OWN = """
     AllowedTypes AllRows Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer BroadcastScorer
-    Bucket Bucketizer Capacity ChannelProbe Chart Checkpoint CheckpointName CheckResult ChunkHeader ClassifierMetrics
-    Clocks Column Combining Command Compatibility ConnectionReport ConnectionTask Cost DataSummary DerivedColumns
-    Describer DeviceCache DeviceChoice Digest Endpoint ErrorContext Event Exact Failure FeatureHasher FeaturePipeline
-    FeatureStage Fingerprint FinishedReduce FitResult FitSpec FittedMembers Folder Gpus ImputerModel IndependentTask
-    IndexToString InitialPrediction InspectShard LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining
-    LossMetrics Manifest MapTask MaskedFactory Member MemberResult MemberStore MemberWork MetaFeatureAssembler
-    MinMaxScalerModel MLflowDestination MultilabelMetrics Normalizer OneExchange OneHotEncoderModel OutputColumns
-    Outputs PackedData PackTask PartFolder PickledTask PipelineRun member.Plan Predictor Program PromoteTrial Ragged
-    Reader ReadRows ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting Round RowScorer Rule Run
-    RunData RunName Samme SavedFolder SavedInstance SavedStage SaveStatus Schedule Scorer SearchPoint SearchSpace
+    Bucket Bucketizer Capacity ChannelProbe Chart Checkpoint CheckpointName CheckResult ChunkHeader
+    ClassifierMetrics Clocks Column Combining Command Compatibility ConfiguredDirectory ConnectionReport
+    ConnectionTask Cost DataSummary DerivedColumns Describer DeviceCache DeviceChoice Digest Endpoint ErrorContext
+    Event Exact Failure FeatureHasher FeaturePipeline FeatureStage Fingerprint FinishedReduce FitResult FitSpec
+    FittedMembers Folder GangFits Gpus ImputerModel IndependentTask IndexToString InitialPrediction InspectShard
+    LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining LossMetrics Manifest MapTask MaskedFactory
+    Member member.Plan MemberResult MemberStore MemberWork MetaFeatureAssembler MinMaxScalerModel MLflowDestination
+    MultilabelMetrics Normalizer OneExchange OneHotEncoderModel OutputColumns Outputs PackedData PackTask PartFolder
+    PickledTask PipelineRun Predictor Program PromoteTrial Ragged Reader ReadRows ReduceTask RegressorMetrics
+    RendezvousResult RendezvousSpec Reporting Round RowScorer Rule Run RunData RungResult RungWork RunName Samme
+    SavedFolder SavedInstance SavedStage SaveStatus Schedule Scorer SearchedEstimator SearchPoint SearchSpace
     ServedModel Shard ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel
-    StartTrial StepChunk StoredTensor StringIndexerModel Table TableCell TaggedJobs Target TaskResult TaylorExpansion
-    TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary Transforms Trust Validation VectorAssembler
-    VerifiedColumns VmapFactory WarmStart WeightsByClass WeightsFile WorkerAddress WorkerResult Workers WorkerTask
+    StartTrial StepChunk StoredTensor StringIndexerModel SuggestionRule Table TableCell TaggedJobs Target TaskFits
+    TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary Transforms
+    TrialCheckpoints TrialTable Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart
+    WeightsByClass WeightsFile WorkerAddress WorkerResult Workers WorkerTask
 """
 SAMPLES: dict[str, Any] = {"evaluator": Evaluator.__new__(RegressionEvaluator), "traffic": Traffic(), "data": Data("x")}
 SAMPLES |= {"model": partial(nn.Linear, 1, 1), "loss": nn.MSELoss(), "unit": "steps", "size": "sqrt", "path": "x"}

@@ -24,7 +24,7 @@ from sparkdl.ml.param_types import number, to_list, to_string
 from sparkdl.ml.params import TrainingParams
 
 ENSEMBLES = (sparkdl.Bagging, sparkdl.Boosting, sparkdl.Stacking, sparkdl.BestOf)
-ESTIMATORS = (sparkdl.TorchEstimator, sparkdl.TorchClassifier, sparkdl.TorchRegressor, *ENSEMBLES)
+ESTIMATORS = (sparkdl.TorchEstimator, sparkdl.TorchClassifier, sparkdl.TorchRegressor, sparkdl.TorchTuner, *ENSEMBLES)
 
 
 class Sized(ConstructedParams):

@@ -97,24 +97,24 @@ CHANGES = {
 
 @pytest.mark.parametrize(("name", "make"), CHANGES.values(), ids=CHANGES)
 def test_changes_raise_by_name(name, make, tmp_path):
-    run, first = Run(str(tmp_path)), estimator(**{name: make(0)})._descriptions()
+    run, first = Run(str(tmp_path)), estimator(**{name: make(0)}).descriptions()
     own_checkpoints(run, first).fence(0)
     run.save(IDENTITY, first)
-    own_checkpoints(run, estimator(**{name: make(0)})._descriptions())
+    own_checkpoints(run, estimator(**{name: make(0)}).descriptions())
     with pytest.raises(InvalidInput, match=rf"belongs to the run .* These differ: {name} was .* and is ") as caught:
-        own_checkpoints(run, estimator(**{name: make(1)})._descriptions())
+        own_checkpoints(run, estimator(**{name: make(1)}).descriptions())
     assert caught.value.message.count(" was ") == 1
 
 
 def test_run_of_an_earlier_version_counts_as_one_with_the_callbacks(tmp_path):
-    described = estimator(callbacks=[EMA(0.9)])._descriptions()
+    described = estimator(callbacks=[EMA(0.9)]).descriptions()
     before = {name: value for name, value in described.items() if name != "callbacks"}
     text = json.dumps(before, sort_keys=True)
     assert identity(described) == hashlib.sha256(text.encode()).hexdigest()[:16]  # as that version hashed it
     Run(str(tmp_path)).save(IDENTITY, before)
     with pytest.warns(UserWarning, match=r"did not record \[EMA\(decay=0.9\)\]; expected it"):
         own_checkpoints(Run(str(tmp_path)), described).fence(0)
-    own_checkpoints(Run(str(tmp_path)), estimator()._descriptions())
+    own_checkpoints(Run(str(tmp_path)), estimator().descriptions())
 
 
 def test_another_run_raises_without_stored_descriptions(tmp_path):
@@ -129,5 +129,5 @@ def test_another_run_raises_without_stored_descriptions(tmp_path):
 
 def test_params_that_may_change_between_attempts():
     free = {"epochs": 9, "numWorkers": 4, "callbacks": [print], "runDir": "/else", "maxRestarts": 0, "telemetry": False}
-    assert identity(estimator(**free)._descriptions()) == identity(estimator()._descriptions())
-    assert identity(TorchClassifier(model=linear(0.0))._descriptions()) != identity(estimator()._descriptions())
+    assert identity(estimator(**free).descriptions()) == identity(estimator()._descriptions())
+    assert identity(TorchClassifier(model=linear(0.0)).descriptions()) != identity(estimator()._descriptions())

@@ -269,7 +269,7 @@ class World:
         device: this worker's device.
         attempt: the number of the attempt, from 0.
         host: the name of this worker's host.
-        store: the rendezvous store, for messages outside the training group.
+        store: the rendezvous store, for messages outside the training group; default: of this process alone.
         axes: axis name -> size of this worker's group; only ``"data"``, all workers, unless a layout opens others.
         clock: epoch and step of the gang; a failure carries the step.
         process_group: the ``torch.distributed`` group of all workers; None in a world of one.
@@ -288,7 +288,7 @@ class World:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     attempt: int = 0
     host: str = field(default_factory=socket.gethostname)
-    store: Any = None
+    store: Any = field(default_factory=dist.HashStore)  # type: ignore[attr-defined]
     axes: Mapping[str, int] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
     process_group: Any = None

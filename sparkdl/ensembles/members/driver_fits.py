@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from multiprocessing.pool import ThreadPool
-from typing import Any, TypeVar
+from typing import Any
 
-from pyspark import inheritable_thread_target
 from pyspark.ml import Estimator, Model, Pipeline
 from pyspark.ml.param import Params
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl.cluster.shutdown import stop_requested, stopped
-from sparkdl.ensembles.base_learner import changed, check_member, column, leaf, with_one_worker
+from sparkdl.ensembles.base_learner import changed, check_member, column, leaf
 from sparkdl.ensembles.members.member import FittedMembers, Member, Plan, member_error, with_others
 from sparkdl.ensembles.resampling.feature_slicing import sliced
 from sparkdl.ensembles.resampling.validation_rows import with_validation_column
@@ -31,34 +29,14 @@ from sparkdl.errors import Stopped
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.nested_params import within
 from sparkdl.ml.persistence.reader_writer import modules_of
+from sparkdl.ml.trials.driver_threads import in_threads
+from sparkdl.ml.trials.single_worker import with_one_worker
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.columns import ROW_ID, col
 from sparkdl.spark.error_messages import cancellation
 from sparkdl.spark.session import persisted
 
 _COPIES, _PLACE, _NOTHING, _WEIGHT = "sparkdl copies", "sparkdl copy", "sparkdl nothing", "sparkdl weight"
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-def in_threads(
-    session: SparkSession, call: Callable[[Item], Result], items: Sequence[Item], parallelism: int
-) -> list[Result | BaseException]:
-    """Call a function for each item, ``parallelism`` at a time; return the results and errors in order."""
-
-    def caught(item: Item) -> Result | BaseException:
-        try:
-            return call(item)
-        except BaseException as error:  # the pool would never return if SystemExit ended a thread
-            return error
-
-    # As in pyspark.ml.tuning, the threads inherit the job group, tags and properties. Each call needs its own copy of
-    # them: Spark identifies queries by them.
-    inheriting = inheritable_thread_target(session)
-    calls = [inheriting(partial(caught, item)) for item in items]
-    with ThreadPool(max(1, min(parallelism, len(calls)))) as pool:
-        return pool.map(lambda one: one(), calls, chunksize=1)
 
 
 def fit_on_driver(members: Sequence[Member], rows: DataFrame, plan: Plan) -> FittedMembers:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
-from sparkdl.ensembles.base_learner import task_settings, trains_in_task
 from sparkdl.ensembles.members.driver_fits import fit_on_driver
 from sparkdl.ensembles.members.member import FittedMembers, Member, Plan
 from sparkdl.ensembles.members.task_fits import fit_in_tasks
 from sparkdl.errors import SparkdlError, Stopped
+from sparkdl.ml.trials.single_worker import task_settings, trains_in_task
 
 
 def fit_members(members: Sequence[Member], rows: DataFrame, plan: Plan) -> FittedMembers:

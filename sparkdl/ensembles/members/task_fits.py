@@ -26,11 +26,9 @@ from sparkdl.ensembles.resampling.subspace import masked
 from sparkdl.errors import InvalidInput, WorkerLost
 from sparkdl.ml.derived_columns.class_weights import ClassWeights
 from sparkdl.ml.derived_columns.rows import ReadRows
-from sparkdl.ml.estimator import DistributedEstimator
-from sparkdl.ml.fit_spec import FitResult
-from sparkdl.ml.param_declaration import Scope
+from sparkdl.ml.trials.single_worker import warn_of_ignored
+from sparkdl.ml.trials.task_fit import model_of, packed_rows
 from sparkdl.rounds.inspection import DataSummary, InspectShard, inspect_shards
-from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import ROW_ID
 from sparkdl.training.objective.objective import Objective
 
@@ -60,20 +58,11 @@ def fit_partitions(make: Callable[[int], Member], rows: DataFrame, plan: Plan) -
 
 @contextmanager
 def _packed(members: Sequence[Member], rows: DataFrame, plan: Plan) -> Iterator[tuple[TaskRunner, ClassWeights | None]]:
-    base, watch = members[0].estimator, plan.watch
+    base = members[0].estimator
     read: ReadRows = base.derived_columns().read(rows)
-    columns = replace(read.columns, row_id=InputColumn(ROW_ID, "int64"))
-    cluster = SparkCluster(
-        rows.sparkSession,
-        1,
-        allow_unencrypted=all(member.estimator.getAllowUnencrypted() for member in members),
-        event_directory=None if watch is None else watch.event_log.folder,
-        logs=base.getLogLevel(),
-        title="sparkdl" if watch is None else watch.title,
-        **base.settings("device", "taskCpus", "taskGpus"),
-    )
-    listener = None if watch is None or not base.getTelemetry() else watch.event_log
-    with cluster.map_reduce(read.frame, columns, shuffle=False, listener=listener) as jobs:
+    read = replace(read, columns=replace(read.columns, row_id=InputColumn(ROW_ID, "int64")))
+    unencrypted = all(member.estimator.getAllowUnencrypted() for member in members)
+    with packed_rows(read, base, plan.watch, allow_unencrypted=unencrypted) as jobs:
         yield jobs, read.class_weights
 
 
@@ -117,10 +106,11 @@ def _fitted(
             count=len(members),
             stored=None if store is None else len(states),
         )
-    fitted = {
-        member.index: _model(member.estimator, objectives[member.index], states[member.index], weights)
-        for member in members
-    }
+    fitted = dict[int, tuple[Model, float]]()
+    for member in members:
+        factory, state = objectives[member.index].model, states[member.index]
+        packed = state["weights"].numpy().tobytes()
+        fitted[member.index] = model_of(member.estimator, factory, packed, state, weights), state["seconds"]
     return FittedMembers.of(fitted, indices, restored)
 
 
@@ -129,10 +119,7 @@ def _objectives(members: Sequence[Member], jobs: TaskRunner) -> dict[int, Object
     for member in members:
         estimator, objective = member.estimator, member.estimator.objective()
         if estimator.uid not in summaries:  # copies of one estimator share its uid and differ in their seeds
-            for name in estimator.changed_from_default(estimator.names_outside(Scope.TASK)):
-                value = estimator.getOrDefault(name)
-                warnings.warn(f"{name} is {value!r}; members that train in tasks ignore it.", stacklevel=6)
-            estimator.warn_of_ignored()
+            warn_of_ignored(estimator, "members")
             training = estimator.training()
             collate = Transforms(training.collate, None, objective.criterion().denominators) or None
             work = InspectShard(objective, estimator.classes(), collate, training.kind, steps=True)
@@ -144,26 +131,6 @@ def _objectives(members: Sequence[Member], jobs: TaskRunner) -> dict[int, Object
             objective = replace(objective, model=masked(objective.model, member.features, shapes))
         objectives[member.index] = objective
     return objectives
-
-
-def _model(
-    estimator: DistributedEstimator, objective: Objective, state: dict[str, Any], weights: ClassWeights | None
-) -> tuple[Model, float]:
-    report = state["report"]
-    names = ("train_seconds", "feed_wait_seconds", "rows", "best_epoch", "stop_reason", "keeps_best", "validation_rows")
-    entries = {name: report[name] for name in names if name in report}  # stored members of 0.1 lack the last two
-    entries |= {
-        "device": estimator.getDevice(),
-        "seconds": state["seconds"],
-        "rows_per_second": state["history"][-1]["samples"] / max(report["train_seconds"], 1e-9),
-        "bytes": 0,
-        "restarts": 0,
-        "workers": [1],
-        **({} if weights is None else {"class_weights": weights}),
-    }
-    packed = state["weights"].numpy().tobytes()
-    fitted = FitResult(packed, state["history"], entries, report["output"], report["inputs"])
-    return estimator.make_model(fitted, objective.model), state["seconds"]
 
 
 def _read(store: MemberStore | None, index: int) -> dict[str, Any]:

@@ -57,9 +57,9 @@ class MemberWork:
                     )
                 return {}, {"trained": stored["fit"] == self.store.token, "state": None}
             self.store.check_writable()  # fail before hours of training, not after
-        start = time.monotonic()
         shard = drawn(shard, self.draws[index])
         shard = replace(shard, index=0, count=1, shard_rows=(shard.rows,))
+        start = time.monotonic()
         with (world := World(device=self.device)).ends:
             trained = self.trainings[index](world, shard)
         state = {

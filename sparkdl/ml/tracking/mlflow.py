@@ -159,7 +159,8 @@ class _TrackedRun:
         if run_id is None:
             return
         errors = []
-        for write in (self._log_error, self._send, self._log_artifacts, self._log_page, self._log_model):
+        steps = (self._log_error, self._send, self._log_trials, self._log_artifacts, self._log_page, self._log_model)
+        for write in steps:
             try:
                 write(run_id, run)
             except Exception as error:  # a failure must not prevent the other steps
@@ -198,6 +199,18 @@ class _TrackedRun:
         if run.error is not None:
             self._client.set_tag(run_id, "sparkdl.error", run.error)
 
+    def _log_trials(self, run_id: str, run: TrackerContext) -> None:
+        for trial in run.report.get("trials", ()):
+            tags = {**self._place.tags, _PARENT: run_id, "sparkdl.state": trial["state"]}
+            tags |= {} if trial["error"] is None else {"sparkdl.error": trial["error"]}
+            experiment = self._client.get_run(run_id).info.experiment_id
+            child = self._client.create_run(experiment, tags=tags, run_name=f"trial {trial['number']}").info.run_id
+            self._log_params(child, trial["params"])
+            for epoch, value in enumerate(trial["history"], start=1):
+                self._waiting += metrics_of({"value": value}, epoch)
+            self._send(child)
+            self._client.set_terminated(child, "FAILED" if trial["state"] == "failed" else "FINISHED")
+
     def _log_artifacts(self, run_id: str, run: TrackerContext) -> None:
         for name, values in (("history", run.history), ("report", dict(run.report))):
             self._client.log_text(run_id, json.dumps(values, indent=2, default=str), f"{name}.json")
@@ -212,10 +225,11 @@ class _TrackedRun:
 
     def _log_model(self, run_id: str, run: TrackerContext) -> None:
         settings = self._settings
-        if not settings.log_model or not isinstance(run.model, TorchModel):
+        model = getattr(run.model, "bestModel", run.model)  # of a search
+        if not settings.log_model or not isinstance(model, TorchModel):
             return
         logged_run = self._client.get_run(run_id)
-        served = served_torch_model(run.model)
+        served = served_torch_model(model)
         logged = log_model(self._client, logged_run, served, code_paths=settings.code_paths, step=self._last)
         if settings.registered_model_name is not None:
             register(self._client, logged, settings.registered_model_name)

@@ -5,7 +5,7 @@ tracker runs there, is never pickled, and has at least one of these methods:
 
     on_start(run)    the run begins
     on_step(run)     a gang trains; a few times a second at most, with the latest ``values``
-    on_epoch(run)    the history has a new row, of an epoch, a round or a member; once per row
+    on_epoch(run)    the history has a new row, of an epoch, a round, a member or a trial; once per row
     on_end(run)      the run is over; ``model`` is the fitted model, or ``error`` says why there is none
 
 The methods run in their own thread as events arrive, on best effort; only ``on_end`` delays ``fit``. A run that
@@ -27,7 +27,8 @@ from typing import Any
 from sparkdl.telemetry.event import Event
 from sparkdl.training.callbacks.callback import check_methods
 
-ROWS = ("member", "round", "epoch")  # the kinds of rows; a member's row also has the figures of its last epoch
+_LIVE = ("member", "round", "epoch")
+ROWS = ("trial", *_LIVE)  # the kinds of rows; a member's row also has the figures of its last epoch
 
 
 @dataclass
@@ -71,7 +72,7 @@ class TrackerList:
 
     def wants(self, event: Event) -> bool:
         """Whether an event of this kind calls a tracker."""
-        return event.kind in ("begin", "restored", *ROWS) or (event.kind == "progress" and event.rank == 0)
+        return event.kind in ("begin", "restored", *_LIVE) or (event.kind == "progress" and event.rank == 0)
 
     def __call__(self, event: Event) -> None:
         """Call the trackers for an event."""
@@ -86,7 +87,7 @@ class TrackerList:
         elif event.kind == "restored":
             for row in payload.get("history", ()):
                 self._add(row)
-        elif event.kind in ROWS:
+        elif event.kind in _LIVE:
             run.clock = dict(event.clock or {})
             self._add(payload)
 

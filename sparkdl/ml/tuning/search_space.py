@@ -17,8 +17,8 @@ from pyspark.ml.param import Param
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
-from sparkdl.io.fields import CheckedFields
 from sparkdl.ml.estimator import DistributedEstimator
+from sparkdl.ml.tuning.number_range import Range
 
 Searched = TypeVar("Searched", bound=DistributedEstimator)
 
@@ -40,51 +40,6 @@ HYPERPARAMETERS = (
 """The Params that a search may vary; the others name columns, places and limits."""
 
 _ENTRIES = ("modelArgs", "optimizerArgs", "strategy")
-
-
-@dataclass(frozen=True)
-class Range(CheckedFields):
-    """Numbers from ``low`` to ``high``, both included.
-
-    With a whole ``low`` and a whole ``step`` the numbers are whole, else floats.
-
-    Attributes:
-        low: the least number.
-        high: the largest number.
-        log: whether the logarithm is drawn evenly; then ``low`` is above 0, and a step is 1.
-        step: the distance of two numbers; default: any number in between.
-    """
-
-    low: float
-    high: float
-    log: bool = False
-    step: float | None = None
-
-    def _check(self) -> None:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise InvalidInput(
-                f"{self} has low={self.low} and high={self.high}; expected finite numbers, low below high."
-            )
-        if self.log and self.low <= 0:
-            raise InvalidInput(f"{self} has log=True and low={self.low}; expected a number above 0.")
-        if self.step is not None and not 0 < self.step <= self.high - self.low:
-            raise InvalidInput(f"{self} has step={self.step}; expected a number above 0, at most high - low.")
-        if self.log and self.step is not None and not (self.whole and self.step == 1):
-            raise InvalidInput(
-                f"{self} has log=True and step={self.step}; expected step=1 and whole numbers, or no step."
-            )
-
-    @property
-    def whole(self) -> bool:
-        """Whether the numbers are whole."""
-        return isinstance(self.low, int) and isinstance(self.step, int)
-
-    def values(self) -> list[float]:
-        """All numbers of a range with a step; raises InvalidInput without one."""
-        if self.step is None:
-            raise InvalidInput(f"{self} has no step, and a grid has all its combinations; expected a step, or a list.")
-        count = int((self.high - self.low) / self.step * (1 + 1e-12)) + 1
-        return [self.low + number * self.step for number in range(count)]
 
 
 @dataclass(frozen=True)
@@ -126,12 +81,25 @@ class SearchSpace:
                 _check_value(key, value, domain, estimator)
         return checked
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the number of different suggestions is finite."""
+        return all(not isinstance(domain, Range) or domain.whole or domain.step for domain in self.domains.values())
+
+    def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of suggested ``params``: choices in place of their indices."""
+
+        def value(domain: Range | tuple[Any, ...], suggested: Any) -> Any:
+            return suggested if isinstance(domain, Range) else domain[suggested]
+
+        return {key: value(self.domains[key], suggested) for key, suggested in params.items()}
+
     def combinations(self) -> int:
         """The number of different suggestions of a finite space; raises InvalidInput for a range without a step."""
         return math.prod(len(values) for values in self._choices())
 
     def combination(self, number: int) -> dict[str, Any]:
-        """The combination of this number, from 0: the last key varies fastest."""
+        """The suggestion of this number, from 0: the last key varies fastest."""
         chosen = []
         for values in reversed(self._choices()):
             number, place = divmod(number, len(values))
@@ -139,7 +107,7 @@ class SearchSpace:
         return dict(zip(self.domains, reversed(chosen), strict=True))
 
     def _choices(self) -> list[Sequence[Any]]:
-        return [one.values() if isinstance(one, Range) else one for one in self.domains.values()]
+        return [one.values() if isinstance(one, Range) else range(len(one)) for one in self.domains.values()]
 
 
 def _domain(key: str, value: Any) -> Range | tuple[Any, ...]:

@@ -118,6 +118,11 @@ class Schedule:
     mode: Mode
     halving: SuccessiveHalving | None = None
 
+    @property
+    def pauses(self) -> bool:
+        """Whether trials pause."""
+        return self.halving is not None
+
     def rungs(self, number: int) -> tuple[int, ...]:
         """The rungs of a trial."""
         if self.halving is None:

@@ -33,6 +33,7 @@ _DATACLASSES = [
     *("sparkdl.data.columns", "sparkdl.ensembles.resampling.subspace", "sparkdl.serving.layer_output"),
     *("sparkdl.ml.tracking.mlflow", "sparkdl.ml.tracking.tensorboard", "sparkdl.rounds.algorithms"),
     *("sparkdl.rounds.local_solvers", "sparkdl.rounds.prox", "sparkdl.training.strategies"),
+    *("sparkdl.ml.tuning.number_range", "sparkdl.ml.tuning.successive_halving"),
 ]
 
 

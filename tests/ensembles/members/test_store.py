@@ -13,11 +13,11 @@ from pyspark.ml.classification import LogisticRegression, LogisticRegressionMode
 from pyspark.ml.feature import VectorAssembler
 
 from sparkdl import TorchModel
-from sparkdl.ensembles.members import saved_models
 from sparkdl.ensembles.members.store import MemberStore
 from sparkdl.errors import Fenced, InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
+from sparkdl.ml.trials import saved_models
 from tests.ensembles.test_persistence import forge
 from tests.faults import flip, tear
 from tests.ml import nets

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from sparkdl import AllReduce, InvalidInput, LocalSGD, TorchClassifier
-from sparkdl.ml.tuning.search_space import Range, SearchSpace, apply
+from sparkdl.ml.tuning.number_range import Range
+from sparkdl.ml.tuning.search_space import SearchSpace, apply
 
 
 class Wide(nn.Module):
@@ -54,7 +55,8 @@ def test_grids():
     space = SearchSpace.of({"batchSize": [8, 16], "strategy.every": Range(1, 7, step=3)}, classifier())
     assert space.combinations() == 6
     every = [tuple(space.combination(number).values()) for number in range(6)]
-    assert every == [(8, 1), (8, 4), (8, 7), (16, 1), (16, 4), (16, 7)]
+    assert every == [(0, 1), (0, 4), (0, 7), (1, 1), (1, 4), (1, 7)]
+    assert space.values(space.combination(4)) == {"batchSize": 16, "strategy.every": 4}
     assert Range(0.1, 0.5, step=0.1).values() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
     with pytest.raises(InvalidInput, match=r"Range\(.*\) has no step, and a grid has all its combinations"):
         SearchSpace.of(SPACE, classifier()).combinations()

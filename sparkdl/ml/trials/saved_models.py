@@ -6,7 +6,7 @@
 Both are staged beside the directory and moved into place together. Object stores copy file by file instead; the digest
 reveals an incomplete copy.
 
-Loading unpickles nothing and calls only modules that the ensemble's estimators name: an attacker with write access to
+Loading unpickles nothing and calls only modules that the estimators name: an attacker with write access to
 the run's directory can replace weights but cannot run other code on the driver. A model with pickled parts, such as a
 PyTorch module without a name or export, loads only if the session sets ``spark.sparkdl.trust``.
 """
