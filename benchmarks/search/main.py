@@ -6,7 +6,6 @@ Each measurement has its own bar; the result is the largest share of a bar.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import os
 import subprocess
@@ -20,17 +19,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import torch
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.tuning import ParamGridBuilder, TrainValidationSplit
 from pyspark.sql import DataFrame
-from torch import nn
 
 from benchmarks.measurements import run_measurements
-from benchmarks.mlp import mlp
 from benchmarks.pairs import Side, interleave, options, seconds
+from benchmarks.search.bare import BATCH, RATES, adult, network
 from benchmarks.session import materialised, session
 from sparkdl import Range, SuccessiveHalving, TorchClassifier, TorchTuner
 from sparkdl.ml.tuning.samplers import SuggestionRule
@@ -40,27 +36,6 @@ from sparkdl.ml.tuning.trial import Trial
 BAR = "at most 1"
 
 FASTER, LOOPS, EPOCHS, SECONDS, WORSE, SUGGESTION = 1.8, 1.35, 0.36, 0.45, 1.02, 0.1
-
-BATCH = 256
-RATES = [float(rate) for rate in np.geomspace(1e-4, 1e-2, 16)]
-NUMBERS, CATEGORIES = (0, 4, 10, 11, 12), (1, 3, 5, 6, 7, 8, 9, 13)
-
-
-def adult(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scaled numbers and one-hot categories ``[rows, features]``, labels, and which rows validate."""
-    rows = [row for row in csv.reader(path.open(), skipinitialspace=True) if len(row) == 15 and row[0].isdigit()]
-    numbers = np.log1p(np.array([[float(row[column]) for column in NUMBERS] for row in rows]))
-    columns = [(numbers - numbers.mean(0)) / numbers.std(0)]
-    for column in CATEGORIES:
-        values = np.array([row[column] for row in rows])
-        columns.append(values[:, None] == np.unique(values)[None])
-    labels = np.array([row[14].startswith(">50K") for row in rows], dtype=np.int64)
-    return np.concatenate(columns, axis=1).astype(np.float32), labels, np.arange(len(rows)) % 5 == 0
-
-
-def network(width: int, hidden: int) -> nn.Sequential:
-    """A perceptron with two hidden layers."""
-    return mlp(width, hidden, hidden, 2)
 
 
 @contextmanager
@@ -111,29 +86,9 @@ def measure_split(args: argparse.Namespace) -> float:
     return FASTER / pairs.ratio
 
 
-def bare(path: str, epochs: int, hidden: int, number: int) -> None:
-    """A process that trains every second rate, over tensors in memory."""
-    torch.set_num_threads(1)
-    features, labels, valid = (torch.from_numpy(array) for array in adult(Path(path)))
-    train = [features[~valid], labels[~valid]]
-    for rate in RATES[number::2]:
-        torch.manual_seed(0)
-        module = network(features.shape[1], hidden)
-        optimizer, loss = torch.optim.Adam(module.parameters(), lr=rate), nn.CrossEntropyLoss()
-        for _ in range(epochs):
-            order = torch.randperm(len(train[0]))
-            for start in range(0, len(order), BATCH):
-                chosen = order[start : start + BATCH]
-                optimizer.zero_grad()
-                loss(module(train[0][chosen]), train[1][chosen]).backward()
-                optimizer.step()
-            with torch.inference_mode():
-                float(loss(module(features[valid]), labels[valid]))
-
-
 def bare_processes(args: argparse.Namespace) -> None:
     """Two processes share the trials."""
-    call = "from benchmarks.search.main import bare; bare({!r}, {}, {}, {})"
+    call = "from benchmarks.search.bare import bare; bare({!r}, {}, {}, {})"
     lines = [call.format(args.data, args.long, args.hidden, number) for number in range(2)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     processes = [subprocess.Popen([sys.executable, "-c", line], env=environment) for line in lines]
@@ -159,11 +114,12 @@ def measure_halving(args: argparse.Namespace) -> float:
     shares: list[list[float]] = []
     with rows_of(args) as (rows, width):
         for seed in range(args.seeds):
-            halved, whole = (halving(width, args, seed, early, rows) for early in (SuccessiveHalving(), None))
-            shares.append([one / other for one, other in zip(halved, whole, strict=True)])
+            pair = [halving(width, args, seed, early, rows) for early in (SuccessiveHalving(), None)]
+            shares.append([halved / full for halved, full in zip(*pair, strict=True)])
+            halved, full = pair
             print(
-                f"seed {seed}: epochs {halved[0]:g} and {whole[0]:g}, seconds {halved[1]:.1f} and {whole[1]:.1f}, "
-                f"value {halved[2]:.4f} and {whole[2]:.4f}",
+                f"seed {seed}: epochs {halved[0]:g} and {full[0]:g}, seconds {halved[1]:.1f} and {full[1]:.1f}, "
+                f"value {halved[2]:.4f} and {full[2]:.4f}",
                 flush=True,
             )
     epochs, elapsed, value = (fmean(column) for column in zip(*shares, strict=True))
@@ -178,8 +134,9 @@ def halving(
     width: int, args: argparse.Namespace, seed: int, early: SuccessiveHalving | None, rows: DataFrame
 ) -> tuple[float, float, float]:
     """Epochs, seconds and the best value of a search."""
+    wide = argparse.Namespace(**{**vars(args), "hidden": args.wide})
     tuner = TorchTuner(
-        estimator=classifier(width, args, 9, validationIndicatorCol="valid").setKeepBest(True),
+        estimator=classifier(width, wide, 9, validationIndicatorCol="valid").setKeepBest(True),
         paramSpace={
             "learningRate": Range(1e-5, 1e-1, log=True),
             "optimizerArgs.weight_decay": Range(1e-6, 1e-2, log=True),
@@ -228,6 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data = Path(os.environ.get("SPARKDL_DATA", "data"), "adult.data")
     parser.add_argument("--data", default=str(data), help="UCI's adult.data (default %(default)s)")
     parser.add_argument("--hidden", type=int, default=256, help="width of both hidden layers (default %(default)s)")
+    parser.add_argument("--wide", type=int, default=640, help="the same, in halving (default %(default)s)")
     parser.add_argument("--short", type=int, default=3, help="epochs of a trial in split (default %(default)s)")
     parser.add_argument("--long", type=int, default=18, help="epochs of a trial in loops (default %(default)s)")
     parser.add_argument("--seeds", type=int, default=3, help="searches in halving (default %(default)s)")

@@ -3,6 +3,8 @@
 import pytest
 
 from sparkdl.report import history_charts
+from sparkdl.report.run_data import merged
+from sparkdl.report.search_charts import search_charts
 from sparkdl.report.style import MOST_POINTS, labels
 from sparkdl.report.tables import page_tables
 from sparkdl.report.time_charts import BINS, TimeUnit, dominant, phase_shares, rates, width
@@ -91,3 +93,38 @@ def test_credentials_are_removed():
     data = run(configuration={"runDir": "s3://KEY:SE/CRET@bucket/runs?secret_key=x"})
     [row] = page_tables([data])["configuration"].rows
     assert [cell.text for cell in row] == ["runDir", "s3://bucket/runs"]
+
+
+TRIALS = [
+    {"trial": 0, "learningRate": 1e-4, "batchSize": 64, "optimizer": "sgd", "state": "paused", "value": 0.7},
+    {"trial": 1, "learningRate": 1e-1, "batchSize": 256, "optimizer": "adam", "state": "finished", "value": 0.9},
+    {"trial": 2, "learningRate": 1e-2, "batchSize": 64, "optimizer": "sgd", "state": "failed", "value": None},
+]
+
+
+def test_charts_of_a_search():
+    values = {0: [0.6, 0.7], 1: [0.5, 0.8, float("nan"), 0.9], 2: []}
+    report = {"mode": "max", "best_trial": 1, "trials": [{"number": at, "history": one} for at, one in values.items()]}
+    finished = run(history=TRIALS, report=report)
+    # While the search runs, its events have the rows.
+    events = [event("trials", 0, of=9, mode="max")]
+    events += [
+        event("trial", 1, **row, values=values[row["trial"]], ended=1, progress={"running": "1"}) for row in TRIALS
+    ]
+    running = run(*events, history=merged([], events))
+    assert running.history == TRIALS
+    for data in (finished, running):
+        charts = search_charts(data)
+        assert [*charts] == ["best-value", "trial-values", "coordinates"]
+        best, lines, coordinates = (chart.figure.data for chart in charts.values())
+        assert list(best[1].y) == [0.7, 0.9]
+        assert [(list(line.x), list(line.y)) for line in lines] == [
+            ([1, 2], [0.6, 0.7]),
+            ([1, 2, 4], [0.5, 0.8, 0.9]),
+            ([], []),
+        ]
+        axes = coordinates[0].dimensions
+        assert [axis.label for axis in axes] == ["log10 learningRate", "batchSize", "optimizer", "value"]
+        assert [list(axis["values"]) for axis in axes] == [[-4, -1], [64, 256], [0, 1], [0.7, 0.9]]
+    assert (finished.unit, finished.best, finished.noun) == ("trial", 1, "trial")
+    assert search_charts(run(history=rows(0.5))) == {}

@@ -116,6 +116,13 @@ def test_restart_shows_cause_and_resets_bar() -> None:
     assert "fit: lost; restart now\n" in shown(event("restart", cause="lost", seconds=0.0))
 
 
+def test_search_counts_trials_and_not_their_epochs() -> None:
+    figures = {"ended": 2, "progress": {"running": "1", "best": "0.25 of trial 1"}}
+    drawn = shown(event("trials", of=9), progress(0, 1), event("trial", trial=1, **figures), event("epoch", (1, 5, 40)))
+    assert "2/9" in drawn[-2]
+    assert "running=1, best=0.25 of trial 1" in drawn[-2]
+
+
 def test_ensemble_counts_members_and_not_their_epochs() -> None:
     members, ended = event("members", count=3), event("epoch", (1, 5, 40))
     drawn = shown(members, progress(0, 1), event("member", member=0, seconds=1.0), ended)

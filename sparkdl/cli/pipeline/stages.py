@@ -29,6 +29,7 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import load_saved
 from sparkdl.ml.persistence.registry import Versions
 from sparkdl.ml.tracking.registration import Registration
+from sparkdl.ml.tuning.tuner import TorchTuner
 from sparkdl.ml.warm_start import WarmStart
 
 _HELD, _SIDES = "sparkdl_held_out", ("train", "held out")
@@ -226,7 +227,8 @@ class PipelineRun:
         runs = files.Folder.of(files.join(self.root, f"runs/{self.name}"))
         for configuration in runs.folders():
             for name in files.Folder.of(files.join(self.root, f"runs/{self.name}/{configuration}")).folders():
-                for path in (name,) if name.startswith("data-") else (f"{name}/checkpoints", f"{name}/members"):
+                of_fits = (f"{name}/checkpoints", f"{name}/members", f"{name}/trials")
+                for path in (name,) if name.startswith("data-") else of_fits:
                     runs.delete(f"{configuration}/{path}")
                 run = files.Folder.of(files.join(self.root, f"runs/{self.name}/{configuration}/{name}"))
                 for path in (*run.sizes(""), *run.folders()):
@@ -249,12 +251,17 @@ def _with(stage: Params, name: str, value: object) -> Params:
 
 def _warmed(stages: list[Params], earlier: PipelineModel) -> list[Params]:
     warmed = [_warm(stage, model) for stage, model in zip_longest(stages, earlier.stages[: len(stages)])]
-    if not any(isinstance(stage, DistributedEstimator) for stage in stages):
+    if not any(isinstance(stage, (DistributedEstimator, TorchTuner)) for stage in stages):
         warnings.warn("warm_start is ignored: no stage is a PyTorch estimator that trains a network.", stacklevel=2)
     return warmed
 
 
 def _warm(stage: Params, earlier: object) -> Params:
+    earlier = getattr(earlier, "bestModel", earlier)  # of a search
+    if isinstance(stage, TorchTuner):
+        if not any(key.partition(".")[0] in ("model", "modelArgs") for key in stage.getParamSpace()):
+            return _with(stage, "estimator", _warm(stage.getEstimator(), earlier))
+        warnings.warn("training ignores the weights of the model in use: paramSpace varies the model.", stacklevel=2)
     if not isinstance(stage, DistributedEstimator):
         return stage
     try:

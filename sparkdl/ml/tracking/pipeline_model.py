@@ -24,6 +24,8 @@ from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import load_saved, session_trust
 from sparkdl.ml.tracking.mlflow_model import ServedModel, columns_schema
+from sparkdl.ml.tuning.model import TorchTunerModel
+from sparkdl.ml.tuning.params import TunerParams
 from sparkdl.serving.features import reader
 from sparkdl.serving.features.conversion import arrow_type
 from sparkdl.serving.loading import load_predictor
@@ -68,8 +70,8 @@ def check_stages(stages: Sequence[Params]) -> None:
     """Check, before training, that a fitted pipeline predicts without Spark; raises ``InvalidInput`` if it does not."""
     torch, indexed = False, set[str]()
     for stage in _flat(stages):
-        torch = torch or isinstance(stage, (DistributedEstimator, TorchModel))
-        if isinstance(stage, (DistributedEstimator, TorchModel)):
+        if isinstance(stage, (DistributedEstimator, TorchModel, TunerParams, TorchTunerModel)):
+            torch = True
             continue
         kind = type(stage).__name__
         fitted = {"QuantileDiscretizer": "Bucketizer"}.get(kind, kind.removesuffix("Model"))

@@ -90,6 +90,31 @@ def test_date_runs_once_and_next_date_starts_from_its_weights_and_waits_for_rows
     assert isinstance(scoring.load(spark, str(small.root)), PipelineModel)
 
 
+def test_a_search_is_a_stage_and_the_next_one_starts_from_its_best_model(small, spark):
+    linear = {"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 2}}
+    estimator = {"model": linear, "epochs": 2, "batchSize": 32, "validationFraction": 0.2}
+    settings = {"numTrials": 2, "sampler": "random", "paramSpace": {"learningRate": [0.01, 0.1, 0.3]}}
+    tuner = {"estimator": {"class_path": "sparkdl.TorchClassifier", "init_args": estimator}, **settings}
+    inputs = {"inputCols": ["a", "b"], "outputCol": "features"}
+    small.keys = {
+        "stages": [
+            {"class_path": "pyspark.ml.feature.VectorAssembler", "init_args": inputs},
+            {"class_path": "sparkdl.TorchTuner", "init_args": tuner},
+        ]
+    }
+    options = ("--split.date", "null", "--warm_start", "true")
+    code, printed = small.run(*options)
+    assert code == 0, printed
+    version = small.versions.current()
+    model = scoring.load(spark, str(small.root))
+    assert len(model.stages[1].trials) == 2
+    assert not list(small.root.glob("runs/*/*/train-*/trials"))
+    assert {"prediction", "probability"} <= {*spark.read.parquet(str(small.root / "scores")).columns}
+    code, printed = small.run(*options, date=NEXT)
+    assert code == 0, printed
+    assert small.versions.about(small.versions.current())["start"] == version
+
+
 def test_corrected_rows_are_read_again_and_redo_trains_again(small, store):
     """With a scheduler's id; the first model does not pass all metrics."""
     name, count = f"{DAY}.8", ROWS * len(DAYS)

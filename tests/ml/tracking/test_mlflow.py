@@ -76,6 +76,30 @@ def test_parameters_metrics_tags_and_artifacts(store, tmp_path):
     assert "<html" in artifact(logged, "report.html")
 
 
+def test_trials_of_a_search_are_child_runs(store):
+    shared = {"params": {"learningRate": 0.1}, "seconds": 1.0}
+    trials = [
+        {**shared, "number": 0, "state": "finished", "history": [2.0, 1.0], "error": None},
+        {**shared, "number": 1, "state": "failed", "history": [], "error": "WorkerFailed: no memory"},
+    ]
+    rows = [{"trial": trial["number"], "value": 1.0, "learningRate": 0.1} for trial in trials]
+    run = FakeRun(MLflow("search", store, log_model=False))
+    run.end(rows, report={**REPORT, "trials": trials})
+    logged = {one.info.run_name: one for one in runs(store)}
+    parent = logged.pop("TorchClassifier run")
+    assert curve(store, parent, "value") == [(0, 1.0), (1, 1.0)]
+    assert sorted(logged) == ["trial 0", "trial 1"]
+    for name, state, status, values in (
+        ("trial 0", "finished", "FINISHED", [(1, 2.0), (2, 1.0)]),
+        ("trial 1", "failed", "FAILED", []),
+    ):
+        tags = logged[name].data.tags
+        assert (tags["mlflow.parentRunId"], tags["sparkdl.state"]) == (parent.info.run_id, state)
+        assert (logged[name].info.status, logged[name].data.params) == (status, {"learningRate": "0.1"})
+        assert curve(store, logged[name], "value") == values
+    assert logged["trial 1"].data.tags["sparkdl.error"] == "WorkerFailed: no memory"
+
+
 def test_numbers_of_rounds_and_names_that_mlflow_does_not_allow(store):
     rows = [{"round": number, "primal": 1 / number, "status": "going", "seconds": 1.0} for number in (1, 2)]
     more = {"top@5 (%)": 0.5, "recall": [0.25, 0.5], "range": {"min": 0.0}, "table": [[1, 2], [3, 4]], "nan": math.nan}

@@ -68,21 +68,24 @@ def test_suggestions_depend_on_the_table_and_the_number_alone(name):
         replace(table[number], state="running", values={}, rung=0, history=()) for number in (3, 13)
     ]
     assert len({str(trial.params) for trial in table}) == 14
-    assert rule(FACTORIES[name], seed=1).suggest(table, 14) != suggestions.suggest(table, 14)
+    other = rule(FACTORIES[name], seed=1).suggest(table, 14)
+    assert (other == suggestions.suggest(table, 14)) == (name == "qmc")  # whose sequence has no seed
 
 
 def test_a_sampler_keeps_its_state_in_the_rows():
     qmc, cma = search(rule(FACTORIES["qmc"]), 3), search(rule(FACTORIES["cma"]), 12)
-    assert [next(iter(trial.sampler_state["study"].values())) for trial in qmc] == [0, 1, 2]
-    assert any("cma:optimizer" in key for trial in cma for key in trial.sampler_state.get("trial", {}))
+    assert [[*trial.sampler_state["study"].values()] for trial in qmc[1:]] == [[0], [1]]
+    assert any("cma:" in key for trial in cma for key in trial.sampler_state.get("trial", {}))
 
 
 def test_running_paused_and_failed_trials_count():
     suggestions = rule("tpe")
     table = search(suggestions, 12)
     first = suggestions.suggest(table, 12)
-    for state, values in (("running", {}), ("paused", {1: 0.0}), ("failed", {})):
-        more = [*table, Trial(12, {**table[0].params, "rate": 0.5}, state, values)]
+    assert first is not None
+    for state, values in (("running", {}), ("paused", {1: 9.0}), ("failed", {})):
+        near = [{**first.params, "rate": first.params["rate"] * (1 + 0.01 * index)} for index in range(10)]
+        more = [*table, *(Trial(12 + index, params, state, values) for index, params in enumerate(near))]
         assert suggestions.suggest(more, 12) != first
     nan = [replace(trial, values={9: math.nan}) for trial in table]
     assert suggestions.suggest(nan, 12) is not None
