@@ -20,7 +20,7 @@ from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.params import TrainingParams
-from sparkdl.ml.tuning.model import TorchTunerModel
+from sparkdl.ml.trials.composite import CompositeModel
 from sparkdl.spark.columns import VECTORS
 from sparkdl.training.objective.objective import OutputKind
 
@@ -34,8 +34,8 @@ def leaf(base: Params) -> Params:
 
     Of a fitted pipeline, return the last stage with a ``predictionCol``: a later stage may drop columns.
     """
-    if isinstance(base, TorchTunerModel):
-        return base.bestModel
+    if isinstance(base, CompositeModel) and base.predictor is not None:
+        return leaf(getattr(base, base.predictor))
     if isinstance(base, PipelineModel):
         return next((stage for stage in map(leaf, reversed(base.stages)) if stage.hasParam("predictionCol")), base)
     if not isinstance(base, Pipeline):

@@ -261,15 +261,16 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         return layout
 
     def single_layout(self) -> Layout:
-        """The layout of rounds and of members that train in tasks, which warn that they ignore ``layout``.
+        """The layout of rounds, and of members and trials in tasks, which warn that they ignore ``layout``.
 
         Raises:
             InvalidInput: ``layout`` needs several workers.
         """
         if (needed := self.getLayout().multiple(1)) > 1:
             raise InvalidInput(
-                f"layout is {self.getLayout()}, which needs {needed} workers, and rounds and members in tasks train "
-                "each model on one. Leave layout out, or train on a gang: strategy=AllReduce(), and numWorkers set."
+                f"layout is {self.getLayout()}, which needs {needed} workers, and rounds, and members and trials in "
+                "tasks, train each model on one. Leave layout out, or train on a gang: strategy=AllReduce(), and "
+                "numWorkers set."
             )
         return Replicated(self.getSyncBatchNorm())
 

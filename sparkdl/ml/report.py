@@ -60,7 +60,7 @@ class TrainingSummary:
         epochs: epochs, rounds, members or candidates, the rows of the history.
         best_epoch: the epoch, round, member or candidate whose weights the model has; None for the last, or for all.
         last: the last row of the history.
-        unit: of the history's rows: ``"epoch"``, ``"round"``, ``"member"`` or ``"candidate"``.
+        unit: of the history's rows: ``"epoch"``, ``"round"``, ``"member"``, ``"candidate"`` or ``"trial"``.
         metrics: of the weights that the model has: a row of the history, or figures of the whole ensemble.
         validation_rows: the part of ``rows`` that training did not use.
         device: of the training, ``"cpu"`` or ``"cuda"``; None of an ensemble.

@@ -77,6 +77,8 @@ def counted(figure: go.Figure, runs: Sequence[RunData], y: str) -> go.Figure:
 
 def measures(run: RunData) -> list[str]:
     """Names of the history's metrics, in its order."""
+    if run.unit == "trial":  # a search has charts of its own
+        return []
     names = dict.fromkeys(name for row in run.history for name, value in row.items() if is_number(value))
     return [name for name in names if name not in _ASIDE and name not in _PLACES]
 

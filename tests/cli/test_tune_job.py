@@ -26,6 +26,7 @@ def test_configuration_of_the_repository_parses_without_spark(monkeypatch, capsy
         commands.run("tune", ["--config", str(file), "--print_config"])
     assert ended.value.code == 0
     printed = yaml.safe_load(capsys.readouterr().out)["tuner"]
+    printed = printed.get("init_args", printed)
     written = yaml.safe_load(file.read_text())["tuner"]
     assert printed["paramSpace"] == written["paramSpace"]
 
@@ -35,7 +36,7 @@ def test_values_of_a_configuration_keep_their_types(read, tmp_path):
     settings = {"paramSpace": space, "numTrials": 7, "earlyTermination": {"reduction_factor": 2}, "sampler": "gp"}
     file = tmp_path / "tune.yaml"
     file.write_text(yaml.safe_dump({"data": {"path": "x"}, "tuner": {"estimator": ESTIMATOR, **settings}}))
-    tuner = read("--config", file, "--tuner.estimator.epochs", 5, job="tune").tuner
+    tuner = read(file, "--tuner.estimator.epochs", 5, job="tune").tuner
     assert type(tuner) is TorchTuner
     assert (tuner.getNumTrials(), tuner.getSampler(), tuner.getEstimator().getEpochs()) == (7, "gp", 5)
     assert tuner.getEarlyTermination() == SuccessiveHalving(2)

@@ -24,7 +24,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.params import PredictionParams
 from sparkdl.ml.tracking.registration import Registration
-from sparkdl.ml.tuning.tuner import TorchTuner
+from sparkdl.ml.tuning.params import TunerParams
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.columns import select_columns
 from sparkdl.spark.jvm import transformed_schema
@@ -82,7 +82,7 @@ def _output(stage: Params, rows: DataFrame) -> DataFrame | None:
         return _outputs(stage.getStages(), rows)
     if isinstance(stage, JavaParams):
         return rows.sparkSession.createDataFrame([], transformed_schema(stage, rows))
-    if isinstance(stage, TorchTuner):
+    if isinstance(stage, TunerParams):
         return _output(stage.getEstimator(), rows)
     if isinstance(stage, EnsembleParams):
         for base in stage.base_estimators():

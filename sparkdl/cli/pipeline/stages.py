@@ -29,7 +29,7 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import load_saved
 from sparkdl.ml.persistence.registry import Versions
 from sparkdl.ml.tracking.registration import Registration
-from sparkdl.ml.tuning.tuner import TorchTuner
+from sparkdl.ml.tuning.params import TunerParams
 from sparkdl.ml.warm_start import WarmStart
 
 _HELD, _SIDES = "sparkdl_held_out", ("train", "held out")
@@ -251,14 +251,14 @@ def _with(stage: Params, name: str, value: object) -> Params:
 
 def _warmed(stages: list[Params], earlier: PipelineModel) -> list[Params]:
     warmed = [_warm(stage, model) for stage, model in zip_longest(stages, earlier.stages[: len(stages)])]
-    if not any(isinstance(stage, (DistributedEstimator, TorchTuner)) for stage in stages):
+    if not any(isinstance(stage, (DistributedEstimator, TunerParams)) for stage in stages):
         warnings.warn("warm_start is ignored: no stage is a PyTorch estimator that trains a network.", stacklevel=2)
     return warmed
 
 
 def _warm(stage: Params, earlier: object) -> Params:
     earlier = getattr(earlier, "bestModel", earlier)  # of a search
-    if isinstance(stage, TorchTuner):
+    if isinstance(stage, TunerParams):
         if not any(key.partition(".")[0] in ("model", "modelArgs") for key in stage.getParamSpace()):
             return _with(stage, "estimator", _warm(stage.getEstimator(), earlier))
         warnings.warn("training ignores the weights of the model in use: paramSpace varies the model.", stacklevel=2)

@@ -200,10 +200,10 @@ class _TrackedRun:
             self._client.set_tag(run_id, "sparkdl.error", run.error)
 
     def _log_trials(self, run_id: str, run: TrackerContext) -> None:
+        experiment = self._client.get_run(run_id).info.experiment_id
         for trial in run.report.get("trials", ()):
             tags = {**self._place.tags, _PARENT: run_id, "sparkdl.state": trial["state"]}
             tags |= {} if trial["error"] is None else {"sparkdl.error": trial["error"]}
-            experiment = self._client.get_run(run_id).info.experiment_id
             child = self._client.create_run(experiment, tags=tags, run_name=f"trial {trial['number']}").info.run_id
             self._log_params(child, trial["params"])
             for epoch, value in enumerate(trial["history"], start=1):

@@ -92,7 +92,10 @@ class CompositeModel(Saveable, Model):
     Attributes:
         history: a row for each of them.
         report: the report of the fit.
+        predictor: the attribute with the model whose columns this one writes; default: it writes its own.
     """
+
+    predictor: ClassVar[str | None] = None
 
     # Folders of the attributes with models or lists of models, which are the first arguments of the constructor.
     _folders: ClassVar[Mapping[str, str]]

@@ -15,7 +15,7 @@ from sparkdl.ml.trials.composite import CompositeEstimator
 from sparkdl.ml.trials.single_worker import trains_in_task, warn_of_ignored
 from sparkdl.ml.tuning.params import TunerParams
 from sparkdl.rounds import is_algorithm
-from sparkdl.spark.columns import check_frame, select_columns
+from sparkdl.spark.columns import select_columns
 
 
 def checked_estimator(tuner: TunerParams, dataset: DataFrame) -> DistributedEstimator:
@@ -27,14 +27,16 @@ def checked_estimator(tuner: TunerParams, dataset: DataFrame) -> DistributedEsti
     estimator = tuner.getOrDefault("estimator") if tuner.isDefined("estimator") else None
     if not isinstance(estimator, DistributedEstimator):
         raise InvalidInput(
-            f"estimator is {_called(estimator)}; expected a TorchClassifier, a TorchRegressor or a TorchEstimator."
-            + _advice(estimator)
+            f"estimator is {'not set' if estimator is None else f'a {type(estimator).__name__}'}; expected a "
+            f"TorchClassifier, a TorchRegressor or a TorchEstimator.{_advice(estimator)}"
         )
-    if not tuner.isDefined("paramSpace"):
+    space = tuner.getOrDefault("paramSpace") if tuner.isDefined("paramSpace") else {}
+    strategies = space.get("strategy", [estimator.getStrategy()])
+    if len({is_algorithm(strategy) for strategy in strategies}) > 1:
         raise InvalidInput(
-            "paramSpace is not set; expected hyperparameters, such as {'learningRate': Range(1e-4, 1e-1)}."
+            "paramSpace has strategies of gangs and algorithms of rounds; expected one kind. Make a search for each."
         )
-    check_frame(dataset, bounded=True)
+    estimator = estimator.copy()._set(strategy=strategies[0])
     monitor = estimator.getMonitor()
     if estimator.getValidationFraction() is None and estimator.getValidationIndicatorCol() is None:
         raise InvalidInput(
@@ -46,8 +48,14 @@ def checked_estimator(tuner: TunerParams, dataset: DataFrame) -> DistributedEsti
             f"monitor is {monitor!r}, which is of training rows; expected a column of validation rows, such as "
             "'valid_loss'."
         )
-    if tuner.getOrDefault("earlyTermination") is not None:
-        _check_pauses(estimator, tuner.getOrDefault("paramSpace"))
+    pauses = tuner.getOrDefault("earlyTermination") is not None
+    if pauses:
+        _check_pauses(estimator, space)
+    if estimator.getCheckpointInterval() == "never" and (pauses or tuner.getOrDefault("runDir") is not None):
+        raise InvalidInput(
+            "checkpointInterval is 'never', and trials continue from checkpoints. Set it to 'auto', or set "
+            "earlyTermination=None and no runDir."
+        )
     select_columns(dataset, estimator.read_columns())
     check_label_type(estimator, estimator.kind, dataset)
     _warn(estimator, dataset)
@@ -60,10 +68,6 @@ def _check_pauses(estimator: DistributedEstimator, space: dict[str, Any]) -> Non
         raise InvalidInput(
             f"strategy is {estimator.getStrategy()!r}, which trains in rounds, and rungs are epochs. {without} a "
             "strategy of gangs, such as AllReduce()."
-        )
-    if estimator.getCheckpointInterval() == "never":
-        raise InvalidInput(
-            f"checkpointInterval is 'never', and a trial that pauses continues from a checkpoint. {without} 'auto'."
         )
     if "epochs" in space:
         raise InvalidInput(
@@ -79,13 +83,10 @@ def _warn(estimator: DistributedEstimator, dataset: DataFrame) -> None:
     if trains_in_task(estimator, dataset.sparkSession):
         estimator.single_layout()
         quiet = estimator.copy()
-        for name in ("runDir", "trackers", "checkpointInterval"):  # which the search replaces or uses
+        # The search replaces or uses these.
+        for name in ("runDir", "trackers", "checkpointInterval", "monitor", "monitorMode"):
             quiet.clear(quiet.getParam(name))
         warn_of_ignored(quiet, "trials")
-
-
-def _called(estimator: object) -> str:
-    return "not set" if estimator is None else f"a {type(estimator).__name__}"
 
 
 def _advice(estimator: object) -> str:

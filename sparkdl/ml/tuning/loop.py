@@ -39,7 +39,7 @@ class SearchLoop:
         fits: trains trials.
         table: the files of the search; None keeps the trials in memory.
         monitor: the column of the history that trials compare; None for the loss.
-        failures: failed trials, without another one, after which the search raises the first error.
+        failures: if so many first trials all fail, the search raises the first error.
         deadline: the time of ``time.monotonic`` after which no trial begins, and none is promoted.
         notify: called with the schedule, a trial after each of its rungs, and all trials.
         call_spark: raises if Spark is gone, which is no failure of a trial.
@@ -64,7 +64,12 @@ class SearchLoop:
         self._error: BaseException | None = None  # ends all threads
         self._first: Exception | None = None  # error of a trial
         numbers = range(max(self.trials, default=-1) + 1)
-        self._pending = [number for number in numbers if getattr(self._row(number), "state", "running") == "running"]
+        self._pending = [one for one in numbers if one not in self.trials or self.trials[one].state == "running"]
+
+    def stop(self) -> None:
+        """Let no other trial begin, as if a thread had failed; does nothing after the end."""
+        with self._changed:
+            self._error = self._error or Stopped("the search was interrupted.")
 
     @property
     def rows(self) -> list[Trial]:
@@ -97,9 +102,6 @@ class SearchLoop:
             "or set maxGradNorm."
         )
 
-    def _row(self, number: int) -> Trial | None:
-        return self.trials.get(number)
-
     def _next(self) -> Trial | None:
         with self._changed:
             while self._error is None:
@@ -115,10 +117,14 @@ class SearchLoop:
             return None
 
     def _step(self) -> Trial | Wait | Finish:
-        if self._pending:
+        ends = time.monotonic() > self.deadline
+        while self._pending:
             number = self._pending.pop(0)
-            return self._row(number) or self._started(StartTrial(number, self.schedule.rungs(number)[0])) or Finish()
-        step = next_step(self.rows, self.schedule, ends=time.monotonic() > self.deadline)
+            if number in self.trials:
+                return self.trials[number]
+            if not ends and (trial := self._started(StartTrial(number, self.schedule.rungs(number)[0]))) is not None:
+                return trial
+        step = next_step(self.rows, self.schedule, ends=ends)
         if isinstance(step, PromoteTrial):
             return replace(step.trial, state="running", rung=step.epoch)
         if isinstance(step, StartTrial):
@@ -147,16 +153,12 @@ class SearchLoop:
             seconds = trial.seconds + time.monotonic() - start
             return replace(trial, state="failed", seconds=seconds, error=f"{type(error).__name__}: {error}"), None
         history = [monitored(row, self.monitor) for row in result.history]
-        value = self._value(history, keeps_best=result.keeps_best)
+        value = math.nan if result.epoch is None else history[result.epoch - 1]
         rungs = [rung for rung in self.schedule.rungs(trial.number) if rung == trial.rung or result.stopped]
         values = {**trial.values, **{rung: value for rung in rungs if rung >= trial.rung}}
         finished = result.stopped or trial.rung >= self.schedule.epochs
         ended_trial = replace(trial, state="finished" if finished else "paused", values=values, history=history)
         return replace(ended_trial, seconds=trial.seconds + result.seconds), result
-
-    def _value(self, history: list[float], *, keeps_best: bool) -> float:
-        numbers = [value for value in history if math.isfinite(value)] if keeps_best else history[-1:]
-        return math.nan if not numbers else min(numbers) if self.schedule.mode == "min" else max(numbers)
 
     def _end(self, trial: Trial, result: RungResult | None) -> None:
         with self._changed:
@@ -165,8 +167,9 @@ class SearchLoop:
                 self.model = result.model
             self.notify(self.schedule, trial, self.rows)
             self._changed.notify_all()
-            failed = sum(row.state == "failed" for row in self.rows)
-            if self._first is not None and failed >= self.failures and not any(row.values for row in self.rows):
+            first = self.rows[: self.failures]
+            all_failed = len(first) == self.failures and all(row.state == "failed" for row in first)
+            if self._first is not None and all_failed and not any(row.values for row in self.rows):
                 raise self._first
 
     def _put(self, trial: Trial) -> None:

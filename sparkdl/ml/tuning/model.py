@@ -12,7 +12,6 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.formatting import to_json_value
 from sparkdl.ml.report import Report
 from sparkdl.ml.trials.composite import CompositeModel
-from sparkdl.ml.tuning.search_space import SearchSpace
 from sparkdl.ml.tuning.trial import Trial
 
 
@@ -26,8 +25,6 @@ class TorchTunerModel(CompositeModel):
         bestParams: the best trial's values by key of ``paramSpace``; values without a JSON form as text.
         bestValue: the best trial's value of the estimator's ``monitor``. It is the best of many, so it is too
             optimistic: evaluate the model on other rows.
-        trials: a dict for each trial: ``number``, ``params``, ``state``, ``value``, ``epochs``, ``seconds``,
-            ``values`` by rung, ``history``, which has the value of each epoch, and ``error``.
         history: a row for each trial.
         report: ``seconds``, ``best_trial``, and the ``trials``.
     """
@@ -38,27 +35,33 @@ class TorchTunerModel(CompositeModel):
         *,
         bestParams: dict[str, Any] | None = None,
         bestValue: float | None = None,
-        trials: list[dict[str, Any]] | None = None,
         history: list[dict[str, Any]] | None = None,
         report: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.bestModel, self.bestParams, self.bestValue = bestModel, bestParams or {}, bestValue
-        self.trials = trials or []
         self.history, self.report = history or [], Report.of(report, history)
 
     @classmethod
-    def of(cls, trained: TorchModel, best: Trial, trials: Sequence[Trial], space: SearchSpace) -> TorchTunerModel:
-        """The model of a finished search; ``trained`` is the model of the ``best`` trial."""
-        rows = [described(trial, space) for trial in trials]
-        params = next(row["params"] for row in rows if row["number"] == best.number)
-        report = {"best_trial": best.number, "trials": rows}
-        return cls(
-            trained, bestParams=params, bestValue=best.value, trials=rows, history=history_of(rows), report=report
-        )
+    def of(cls, trained: TorchModel, best: Trial, trials: list[dict[str, Any]]) -> TorchTunerModel:
+        """The model of a finished search with ``described`` trials; ``trained`` is the model of the ``best`` one."""
+        params = next(one["params"] for one in trials if one["number"] == best.number)
+        report = {"best_trial": best.number, "trials": trials}
+        return cls(trained, bestParams=params, bestValue=best.value, history=history_of(trials), report=report)
 
+    predictor: ClassVar[str | None] = "bestModel"
     _folders: ClassVar[Mapping[str, str]] = {"bestModel": "best"}
-    saved_fields: ClassVar[tuple[str, ...]] = ("bestParams", "bestValue", "trials", "history", "report")
+    saved_fields: ClassVar[tuple[str, ...]] = ("bestParams", "bestValue", "history", "report")
+
+    @property
+    def trials(self) -> list[dict[str, Any]]:
+        """A dict for each trial.
+
+        It has ``number``, ``params``, ``state``, ``value``, ``epochs``, ``seconds``, ``values`` by rung, ``history``,
+        which has the value of each epoch, and ``error``.
+        """
+        trials: list[dict[str, Any]] = self.report.get("trials", [])
+        return trials
 
     def evaluate(self, dataset: DataFrame) -> Metrics:
         """Compute the metrics of the best model, as ``TorchModel.evaluate``."""
@@ -72,12 +75,12 @@ class TorchTunerModel(CompositeModel):
         return self.bestModel.transform(dataset)
 
 
-def described(trial: Trial, space: SearchSpace) -> dict[str, Any]:
-    """A trial for ``TorchTunerModel.trials``, as JSON."""
+def described(trial: Trial, params: Mapping[str, Any]) -> dict[str, Any]:
+    """A trial with its values by key of the space, for ``TorchTunerModel.trials``, as JSON."""
     values = {str(rung): value for rung, value in trial.values.items()}
     return {
         "number": trial.number,
-        "params": {key: to_json_value(value) for key, value in space.values(trial.params).items()},
+        "params": {key: to_json_value(value) for key, value in params.items()},
         "state": trial.state,
         "value": trial.value,
         "epochs": len(trial.history),
@@ -90,11 +93,5 @@ def described(trial: Trial, space: SearchSpace) -> dict[str, Any]:
 
 def history_of(trials: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row for each described trial, with its params as columns."""
-    return [
-        {
-            "trial": one["number"],
-            **one["params"],
-            **{name: one[name] for name in ("state", "value", "epochs", "seconds")},
-        }
-        for one in trials
-    ]
+    names = ("state", "value", "epochs", "seconds")
+    return [{"trial": one["number"], **{name: one[name] for name in names}, **one["params"]} for one in trials]

@@ -46,9 +46,9 @@ class Range(CheckedFields):
         """Whether the numbers are whole."""
         return isinstance(self.low, int) and isinstance(self.step, int)
 
-    def values(self) -> list[float]:
-        """All numbers of a range with a step; raises InvalidInput without one."""
+    @property
+    def count(self) -> int:
+        """How many numbers a range with a step has; raises InvalidInput without one."""
         if self.step is None:
             raise InvalidInput(f"{self} has no step, and a grid has all its combinations; expected a step, or a list.")
-        count = int((self.high - self.low) / self.step * (1 + 1e-12)) + 1
-        return [self.low + number * self.step for number in range(count)]
+        return int((self.high - self.low) / self.step * (1 + 1e-12)) + 1

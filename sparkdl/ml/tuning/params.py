@@ -12,6 +12,8 @@ from pyspark.ml import Estimator
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasSeed
 
+from sparkdl.data.columns import listed
+from sparkdl.errors import InvalidInput
 from sparkdl.ml.param_declaration import ConstructedParams, Scope, param
 from sparkdl.ml.param_types import (
     by_value,
@@ -34,13 +36,18 @@ _SAME_TRIALS = Scope.FITS | Scope.MEMBERS
 
 
 def _named(space: Any) -> Any:
-    return {getattr(key, "name", key): value for key, value in space.items()} if isinstance(space, Mapping) else space
+    if not isinstance(space, Mapping):
+        return space
+    named = {getattr(key, "name", key): value for key, value in space.items()}
+    if len(named) < len(space):
+        raise InvalidInput(
+            f"paramSpace has a Param and its name: {listed([*map(str, space)])}; expected each key once."
+        )
+    return named
 
 
 _to_space = checked(
-    lambda value: isinstance(value, dict),
-    "a dict of lists and ranges by hyperparameter",
-    by_value(_named),
+    lambda value: isinstance(value, dict), "a dict of lists and ranges by hyperparameter", by_value(_named)
 )
 
 
@@ -54,9 +61,7 @@ class TunerParams(ConstructedParams, HasSeed):
     paramSpace: Param[dict[Any, Range | list[Any] | dict[str, Any]]] = param(
         "values of each hyperparameter, a list or a Range. A key is a Param or its name, or an argument of modelArgs, "
         "optimizerArgs or strategy after a dot, such as 'modelArgs.hidden'",
-        checked(
-            lambda value: isinstance(value, dict), "a dict of lists and ranges by hyperparameter", by_value(_named)
-        ),
+        _to_space,
     )
     numTrials: Param[int] = param("number of trials; a grid has all its combinations", to_count, 20, _SAME_TRIALS)
     sampler: Param[str | Callable[[int], Any]] = param(

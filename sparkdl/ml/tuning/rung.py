@@ -15,7 +15,7 @@ from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.cluster.tasks import Tensors
 from sparkdl.data.shard import Shard
-from sparkdl.errors import Fenced
+from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput
 from sparkdl.ml.tuning.trial_table import TrialTable
 from sparkdl.training.loop import Training
 from sparkdl.training.spec import TrainingResult
@@ -61,7 +61,10 @@ class RungWork:
     def _resumed(self, number: Any, shard: Shard) -> TrainingResult:
         saved = self.saved
         assert saved is not None
-        saved.table.check_writable()
+        try:
+            saved.table.check_writable()
+        except InvalidInput as error:  # no failure of this trial: others would fail alike
+            raise ClusterUnavailable(error.message) from error
         # Each attempt of the task fences those before it, which Spark may have lost, but which may still train.
         checkpoints = replace(saved.checkpoints, writer=uuid.uuid4().hex)
         training = replace(self.training, checkpointer=Checkpointer(checkpoints, saved.interval))

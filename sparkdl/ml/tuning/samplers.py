@@ -17,10 +17,11 @@ J. Bergstra et al., Algorithms for hyper-parameter optimization, NeurIPS 2011 (T
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,7 +33,6 @@ from sparkdl.ml.tuning.trial import SAMPLERS, Table, Trial
 from sparkdl.training.objective.monitored_value import Mode
 
 if TYPE_CHECKING:
-    from optuna import Study
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
@@ -92,15 +92,18 @@ class SuggestionRule:
         earlier = [dict(trial.params) for trial in table]
         if self.space.is_finite and len({*map(str, earlier)}) >= self.space.combinations():
             return None
+        states = [trial.sampler_state["study"] for trial in table if "study" in trial.sampler_state]
+        state = states[-1] if states else {}  # the newest one
         for attempt in itertools.count():
             seed = generator(self.seed, number, attempt).initial_seed() % (1 << 32)
             sampler, rows = (self.sampler, table) if attempt < _ATTEMPTS else ("random", ())
-            trial = self._asked(sampler, rows, number, seed)
+            trial = self._asked(sampler, rows, seed, state)
+            state = trial.sampler_state.get("study", {})
             if trial.params not in earlier:
-                return trial
+                return replace(trial, number=number)
         raise AssertionError
 
-    def _asked(self, sampler: Sampler, table: Table, number: int, seed: int) -> Trial:
+    def _asked(self, sampler: Sampler, table: Table, seed: int, state: Mapping[str, Any]) -> Trial:
         import optuna
         from optuna.study import StudyDirection
 
@@ -108,12 +111,14 @@ class SuggestionRule:
             direction = StudyDirection.MINIMIZE if self.mode == "min" else StudyDirection.MAXIMIZE
             study = optuna.create_study(sampler=_make(sampler, seed), direction=direction)
             domains = {key: _distribution(domain) for key, domain in self.space.domains.items()}
-            if table:  # a sampler's state of the study is in its newest trial
-                _set_attributes(study, table[-1].sampler_state.get("study", {}))
+            # Samplers keep a study's state by these methods of the storage; the study itself has none.
+            for name, value in state.items():
+                study._storage.set_study_system_attr(study._study_id, name, value)
             study.add_trials([_frozen(trial, domains) for trial in table])
             asked = study.ask(domains)
-            state = {"trial": study.trials[-1].system_attrs, "study": _attributes(study)}
-        return Trial(number, asked.params, sampler_state={name: value for name, value in state.items() if value})
+            after = study._storage.get_study_system_attrs(study._study_id)
+            kept_states = {"trial": study.trials[-1].system_attrs, "study": after}
+        return Trial(0, asked.params, sampler_state={name: value for name, value in kept_states.items() if value})
 
 
 def _make(sampler: Sampler, seed: int) -> BaseSampler:
@@ -132,7 +137,7 @@ def _distribution(domain: Range | tuple[Any, ...]) -> BaseDistribution:
     if not isinstance(domain, Range):
         return CategoricalDistribution(range(len(domain)))
     if domain.whole:
-        return IntDistribution(int(domain.low), int(domain.high), log=domain.log, step=int(domain.step or 1))
+        return IntDistribution(int(domain.low), math.floor(domain.high), log=domain.log, step=int(domain.step or 1))
     return FloatDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
 
 
@@ -151,26 +156,16 @@ def _frozen(trial: Trial, domains: Mapping[str, BaseDistribution]) -> FrozenTria
     )
 
 
-# Samplers of Optuna keep a study's state by these methods of the storage; the study has none.
-def _attributes(study: Study) -> dict[str, Any]:
-    return study._storage.get_study_system_attrs(study._study_id)
-
-
-def _set_attributes(study: Study, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        study._storage.set_study_system_attr(study._study_id, name, value)
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without Optuna's line for each new study, and without its warnings of experimental samplers."""
     import optuna
 
+    # Not a block of warnings.catch_warnings, which would change the filters of other threads.
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(max(level, optuna.logging.WARNING))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
+        yield
     finally:
         optuna.logging.set_verbosity(level)

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from pyspark.ml.param import Param
-
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
@@ -23,23 +21,14 @@ from sparkdl.ml.tuning.number_range import Range
 Searched = TypeVar("Searched", bound=DistributedEstimator)
 
 HYPERPARAMETERS = (
-    *(
-        "model",
-        "loss",
-        "optimizer",
-        "learningRate",
-        "scheduler",
-        "schedulerInterval",
-        "strategy",
-        "batchSize",
-        "epochs",
-    ),
+    *("model", "loss", "optimizer", "learningRate", "scheduler", "schedulerInterval", "strategy", "batchSize"),
     *("classWeights", "dropLast", "precision", "channelsLast", "tf32", "syncBatchNorm", "maxGradNorm", "microBatches"),
     *("epochs", "augment", "collate", "patience", "minDelta", "keepBest"),
 )
 """The Params that a search may vary; the others name columns, places and limits."""
 
 _ENTRIES = ("modelArgs", "optimizerArgs", "strategy")
+_WHOLE = (int, int | None, "int", "int | None", "Optional[int]")  # annotations of whole numbers
 
 
 @dataclass(frozen=True)
@@ -64,21 +53,25 @@ class SearchSpace:
             raise InvalidInput(
                 "paramSpace is empty; expected hyperparameters, such as {'learningRate': Range(1e-4, 1e-1)}."
             )
-        named = {key.name if isinstance(key, Param) else key: value for key, value in space.items()}
-        for key in named:
+        for key in space:
             _check_key(key, estimator)
-        if {"learningRate", "optimizerArgs.lr"} <= named.keys():
+        if {"learningRate", "optimizerArgs.lr"} <= space.keys():
             raise InvalidInput(
                 "paramSpace has learningRate and optimizerArgs.lr, which are one number; expected one key."
             )
         for name in _ENTRIES:
-            if name in named and any(key.startswith(f"{name}.") for key in named):
+            if name in space and any(key.startswith(f"{name}.") for key in space):
                 raise InvalidInput(f"paramSpace has {name} and a key {name}.…; expected either of them.")
-        checked = SearchSpace({key: _domain(key, value) for key, value in named.items()})
-        for key, domain in checked.domains.items():
-            ends = (domain.low, domain.high) if isinstance(domain, Range) else domain
-            for value in ends:
-                _check_value(key, value, domain, estimator)
+        checked = SearchSpace({key: _domain(key, value) for key, value in space.items()})
+        ends = {
+            key: (domain.low, domain.high) if isinstance(domain, Range) else domain
+            for key, domain in checked.domains.items()
+        }
+        for key, values in ends.items():
+            for value in values:
+                _check_whole(key, value, checked.domains[key], estimator)
+                # Beside the first value of each other key: a choice may need another, as momentum needs SGD.
+                _check_value(key, {**{name: first[0] for name, first in ends.items()}, key: value}, estimator)
         return checked
 
     @property
@@ -96,18 +89,20 @@ class SearchSpace:
 
     def combinations(self) -> int:
         """The number of different suggestions of a finite space; raises InvalidInput for a range without a step."""
-        return math.prod(len(values) for values in self._choices())
+        return math.prod(map(_count, self.domains.values()))
 
     def combination(self, number: int) -> dict[str, Any]:
         """The suggestion of this number, from 0: the last key varies fastest."""
-        chosen = []
-        for values in reversed(self._choices()):
-            number, place = divmod(number, len(values))
-            chosen.append(values[place])
-        return dict(zip(self.domains, reversed(chosen), strict=True))
+        chosen: dict[str, Any] = {}
+        for key in reversed([*self.domains]):
+            domain = self.domains[key]
+            number, index = divmod(number, _count(domain))
+            chosen[key] = domain.low + index * (domain.step or 0) if isinstance(domain, Range) else index
+        return {key: chosen[key] for key in self.domains}
 
-    def _choices(self) -> list[Sequence[Any]]:
-        return [one.values() if isinstance(one, Range) else range(len(one)) for one in self.domains.values()]
+
+def _count(domain: Range | tuple[Any, ...]) -> int:
+    return domain.count if isinstance(domain, Range) else len(domain)
 
 
 def _domain(key: str, value: Any) -> Range | tuple[Any, ...]:
@@ -122,6 +117,9 @@ def _domain(key: str, value: Any) -> Range | tuple[Any, ...]:
         return Range(**value)
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         raise InvalidInput(f"paramSpace[{key!r}] is {value!r}; expected a list of values, or a Range(low, high).")
+    plain = [(type(one), one) for one in value if isinstance(one, (bool, int, float, str, type(None)))]
+    if len({*plain}) < len(plain):
+        raise InvalidInput(f"paramSpace[{key!r}] is {value!r}; expected each value once.")
     return tuple(value)
 
 
@@ -136,31 +134,42 @@ def _check_key(key: Any, estimator: DistributedEstimator) -> None:
         raise InvalidInput(f"paramSpace has {key}, which is no hyperparameter; expected one of {', '.join(known)}.")
 
 
-def _check_value(key: str, value: Any, domain: Range | tuple[Any, ...], estimator: DistributedEstimator) -> None:
-    name, _, entry = key.partition(".")
-    if isinstance(domain, Range) and not domain.whole and _wants_whole(name, entry, estimator):
+def _check_whole(key: str, value: Any, domain: Range | tuple[Any, ...], estimator: DistributedEstimator) -> None:
+    floats = not domain.whole if isinstance(domain, Range) else isinstance(value, float)
+    if floats and _wants_whole(*key.partition(".")[::2], estimator):
+        what = f"{domain}, which draws floats" if isinstance(domain, Range) else f"{value!r}"
         raise InvalidInput(
-            f"paramSpace[{key!r}] is {domain}, which draws floats, and {key} is a whole number; expected a whole low "
-            "and step, as in Range(16, 256, step=1)."
+            f"paramSpace[{key!r}] has {what}, and {key} is a whole number; expected whole numbers, or a whole low and "
+            "step, as in Range(16, 256, step=1)."
         )
+
+
+def _check_value(key: str, values: Mapping[str, Any], estimator: DistributedEstimator) -> None:
+    parameters: Sequence[str] = ()
     try:
-        changed = apply({key: value}, estimator)
+        changed = apply(values, estimator)
         model = changed.getModel()
-        inspect.signature(getattr(model, "factory", model)).bind_partial(**changed.getModelArgs())
+        signature = inspect.signature(getattr(model, "factory", model))
+        parameters = [*signature.parameters]
+        signature.bind_partial(**changed.getModelArgs())
         changed.objective()
     except (InvalidInput, TypeError, ValueError) as error:
-        raise InvalidInput(f"paramSpace[{key!r}] has {value!r}, which the estimator refuses: {error}") from error
+        near = difflib.get_close_matches(key.partition(".")[2], parameters, 1) if "unexpected" in str(error) else []
+        hint = f" Did you mean modelArgs.{near[0]}?" if near else ""
+        raise InvalidInput(
+            f"paramSpace[{key!r}] has {values[key]!r}, which the estimator refuses: {error}{hint}"
+        ) from error
 
 
 def _wants_whole(name: str, entry: str, estimator: DistributedEstimator) -> bool:
     if not entry:
-        return estimator.declared()[name].kind in (int, int | None)
+        return estimator.declared()[name].kind in _WHOLE
     if name == "strategy":
         return isinstance(getattr(estimator.getStrategy(), entry, None), int)
     if name == "modelArgs":
         model = estimator.getModel()
         argument = inspect.signature(getattr(model, "factory", model)).parameters.get(entry)
-        return argument is not None and argument.annotation in (int, "int")
+        return argument is not None and argument.annotation in _WHOLE
     return False
 
 
@@ -174,7 +183,7 @@ def apply(params: Mapping[str, Any], estimator: Searched) -> Searched:
         elif name == "strategy":
             strategy = changed.get(name, estimator.getStrategy())
             if not is_dataclass(strategy) or entry not in {field.name for field in fields(strategy)}:
-                raise InvalidInput(f"the strategy {strategy!r} has no field {entry!r}.")
+                raise InvalidInput(f"the strategy {strategy!r} has no field {entry!r}; see its fields.")
             changed[name] = replace(strategy, **{entry: value})  # type: ignore[type-var]
         else:
             changed[name] = {**changed.get(name, estimator.getOrDefault(name)), entry: value}

@@ -17,7 +17,9 @@ from typing import Any, Protocol, cast
 from pyspark.sql import DataFrame
 
 from sparkdl.checkpoint.interval import CheckpointInterval
+from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.tasks import TaskRunner
+from sparkdl.errors import ClusterUnavailable
 from sparkdl.io.merged_weights import merge_weights
 from sparkdl.ml.derived_columns.class_weights import ClassWeights
 from sparkdl.ml.derived_columns.rows import DerivedColumns
@@ -25,7 +27,6 @@ from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.fit_monitor import FitMonitor
 from sparkdl.ml.gang_fit import merged, part_folder
 from sparkdl.ml.model import TorchModel
-from sparkdl.ml.report import Report
 from sparkdl.ml.run import Run, own_checkpoints
 from sparkdl.ml.trials.single_worker import with_one_worker
 from sparkdl.ml.trials.task_fit import model_of, packed_rows
@@ -43,16 +44,25 @@ class RungResult:
     Attributes:
         history: a row for each epoch so far.
         seconds: seconds of this rung.
-        keeps_best: whether the trial's weights are those of its best epoch.
+        epoch: the epoch whose weights the trial has, from 1: its best one, or the last; None if no epoch has a number.
         stopped: whether early stopping ended the trial.
         model: the trial's model, if it trained without a directory.
     """
 
     history: Sequence[Mapping[str, Any]]
     seconds: float
-    keeps_best: bool
+    epoch: int | None
     stopped: bool
     model: TorchModel | None = None
+
+    @classmethod
+    def of(
+        cls, history: Sequence[Mapping[str, Any]], report: Mapping[str, Any], start: float, model: TorchModel | None
+    ) -> RungResult:
+        """By the history and the report of a fit that began at ``start``, of ``time.monotonic``."""
+        best = report.get("best_epoch", report.get("best_round")) if report["keeps_best"] else len(history)
+        stopped = report.get("stop_reason") is not None
+        return cls(history, time.monotonic() - start, best, stopped, model)
 
 
 class TrialFits(Protocol):
@@ -63,9 +73,6 @@ class TrialFits(Protocol):
 
     def model(self, trial: Trial) -> TorchModel:
         """The model of a trial that has reached ``trial.rung``, from its directory, without a step."""
-
-    def close(self) -> None:
-        """Release the rows."""
 
 
 @dataclass(frozen=True)
@@ -90,39 +97,45 @@ class SearchedEstimator:
         directory = None if self.table is None else self.table.run_directory(trial.number)
         return applied.copy({applied.runDir: directory, applied.trackers: []})
 
-    def warn_of_lost_checkpoint(self, trial: Trial, run: Run, descriptions: Mapping[str, Any]) -> None:
-        """Warn if the checkpoint of the trial's last rung is gone, so that its epochs train again."""
+    def last_epoch(self, trial: Trial) -> int | None:
+        """Where a trial pauses, or with weights ends; None trains it to its end."""
+        return trial.rung if self.pauses else None
+
+    def checkpoints(self, trial: Trial, estimator: DistributedEstimator, rows: DataFrame) -> Checkpoints:
+        """The checkpoints of a trial; warn if the one of its last rung is gone, so that its epochs train again."""
+        split = estimator.derived_columns().described_split(rows, None)
+        checkpoints = own_checkpoints(Run(estimator.getRunDir()), estimator.descriptions() | split)
         last = len(trial.history)
-        if last and (epoch := own_checkpoints(run, descriptions).epoch()) < last:
+        if last and (epoch := checkpoints.epoch()) < last:
             warnings.warn(
                 f"trial {trial.number} has reached epoch {last}, and its newest checkpoint is of epoch {epoch}; it "
                 "trains the epochs after it again.",
                 RuntimeWarning,
                 stacklevel=3,
             )
+        return checkpoints
 
 
 @dataclass(frozen=True)
 class TaskFits:
-    """Trains each trial in a task of a Spark job; the rows are packed once for all trials that read the same."""
+    """Trains each trial in a task of a Spark job; ``stack`` has the rows, packed for all trials that read the same."""
 
     estimator: SearchedEstimator
     rows: DataFrame
     watch: FitMonitor
-    _stack: ExitStack = field(default_factory=ExitStack)
+    stack: ExitStack
     _lock: Any = field(default_factory=threading.Lock)
     _packed: list[tuple[DerivedColumns, TaskRunner, ClassWeights | None]] = field(default_factory=list)
 
     def run(self, trial: Trial) -> RungResult:
         """Train a trial to its rung in a task."""
-        estimator = self.estimator.of(trial)
-        state, weights = self._trained(trial, estimator, weights=self.estimator.table is None)
-        report, model = state["report"], None
-        if self.estimator.table is None:
+        start, estimator, table = time.monotonic(), self.estimator.of(trial), self.estimator.table
+        state, weights = self._trained(trial, estimator, weights=table is None)
+        model = None
+        if table is None:
             packed = merge_weights([state["weights"]])
             model = model_of(estimator, estimator.objective().model, packed, state, weights)
-        stopped = report["stop_reason"] is not None
-        return RungResult(state["history"], state["seconds"], report["keeps_best"], stopped, model)
+        return RungResult.of(state["history"], state["report"], start, model)
 
     def model(self, trial: Trial) -> TorchModel:
         """The model of a trial, from its checkpoint."""
@@ -134,22 +147,16 @@ class TaskFits:
             packed = merged([result], run, folder)
         return model_of(estimator, estimator.objective().model, packed, state, weights)
 
-    def close(self) -> None:
-        """Release the packed rows."""
-        self._stack.close()
-
     def _trained(
         self, trial: Trial, estimator: DistributedEstimator, *, weights: bool, **options: Any
     ) -> tuple[dict[str, Any], ClassWeights | None]:
         jobs, class_weights = self._rows_of(estimator)
         training, saved = replace(estimator.training(), layout=estimator.single_layout(), **options), None
         if (table := self.estimator.table) is not None:
-            run, descriptions = Run(estimator.getRunDir()), estimator.descriptions()
-            self.estimator.warn_of_lost_checkpoint(trial, run, descriptions)
             interval = CheckpointInterval.of(estimator.getCheckpointInterval())
-            saved = TrialCheckpoints(table, own_checkpoints(run, descriptions), interval)
-            last = trial.rung if self.estimator.pauses else None
-            training = replace(training, last_epoch=last, result_limit=training.result_limit if weights else None)
+            saved = TrialCheckpoints(table, self.estimator.checkpoints(trial, estimator, self.rows), interval)
+            limit = training.result_limit if weights else None
+            training = replace(training, last_epoch=self.estimator.last_epoch(trial), result_limit=limit)
         [result] = jobs.each(RungWork(training, saved, weights), [trial.number], all_rows=True)
         if result.trouble is not None:
             raise result.error(f"trial {trial.number}")
@@ -163,38 +170,40 @@ class TaskFits:
                     return jobs, weights
             read = derived.read(self.rows)
             unencrypted = estimator.getAllowUnencrypted()
-            jobs = self._stack.enter_context(packed_rows(read, estimator, self.watch, allow_unencrypted=unencrypted))
+            jobs = self.stack.enter_context(packed_rows(read, estimator, self.watch, allow_unencrypted=unencrypted))
             self._packed.append((derived, jobs, read.class_weights))
             return jobs, read.class_weights
 
 
 @dataclass(frozen=True)
 class GangFits:
-    """Trains each trial as a fit of the driver, on a gang of its own."""
+    """Trains each trial as a fit of the driver, on a gang of its own; ``slots`` has a place for each gang that fits."""
 
     estimator: SearchedEstimator
     rows: DataFrame
+    slots: threading.Semaphore
 
     def run(self, trial: Trial) -> RungResult:
         """Train a trial to its rung on a gang."""
-        estimator, start = self._of(trial), time.monotonic()
-        model = None
-        if self.estimator.table is None:
-            model = estimator.fit(self.rows)
-            history, report = model.history, model.report
-        else:
-            self.estimator.warn_of_lost_checkpoint(trial, Run(estimator.getRunDir()), estimator.descriptions())
-            fitted = estimator.train_to(self.rows, trial.rung if self.estimator.pauses else None)
-            history, report = fitted.history, Report(fitted.report)
-        seconds, stopped = time.monotonic() - start, report.get("stop_reason") is not None
-        return RungResult(history, seconds, report["keeps_best"], stopped, model)
+        start, estimator = time.monotonic(), self._of(trial)
+        with self.slots:  # a gang that waits for slots too long gives up
+            if self.estimator.table is None:
+                model = estimator.fit(self.rows)
+                return RungResult.of(model.history, model.report, start, model)
+            checkpoints = self.estimator.checkpoints(trial, estimator, self.rows) if self.estimator.pauses else None
+            fitted = estimator.train_to(self.rows, self.estimator.last_epoch(trial))
+        if checkpoints is not None:
+            if checkpoints.epoch() < len(fitted.history):
+                raise ClusterUnavailable(
+                    f"the workers of trial {trial.number} saved its checkpoint in another directory than "
+                    f"{checkpoints.folder.path} of the driver; set runDir to one that all hosts share."
+                )
+            checkpoints.prune()
+        return RungResult.of(fitted.history, fitted.report, start, None)
 
     def model(self, trial: Trial) -> TorchModel:
         """The model of a trial, from its checkpoint."""
-        return self._of(trial).fit_to(self.rows, trial.rung if self.estimator.pauses else None)
-
-    def close(self) -> None:
-        """Hold nothing."""
+        return self._of(trial).fit_to(self.rows, self.estimator.last_epoch(trial))
 
     def _of(self, trial: Trial) -> DistributedEstimator:
         estimator: Any = with_one_worker(self.estimator.of(trial))

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.io.files import Folder
 from sparkdl.ml.trials.configured_directory import ConfiguredDirectory
 from sparkdl.ml.tuning.trial import Trial
 
@@ -36,7 +37,7 @@ class TrialTable(ConfiguredDirectory):
 
         A damaged file, and a missing one of a lower number, is a trial that starts again, with a warning.
         """
-        numbers = self._numbers()
+        numbers = self._numbers()  # also of folders whose file is gone
         self.configure(configuration, [*map(_name, numbers)], more)
         trials = {number: trial for number in numbers if (trial := self._read_trial(number)) is not None}
         for number in sorted({*range(max(numbers, default=-1) + 1)} - {*trials}):
@@ -56,14 +57,15 @@ class TrialTable(ConfiguredDirectory):
         return files.join(self.directory, f"{self.content}/{_name(number)}")
 
     def _numbers(self) -> list[int]:
-        matches = (re.fullmatch(r"(\d{5,})\.json", name) for name in self.folder.sizes(self.content))
-        return sorted(int(match[1]) for match in matches if match)
+        folder = Folder(self.folder.system, self.folder.at(self.content))
+        matches = (re.fullmatch(r"(\d{5,})(?:\.json)?", name) for name in (*folder.sizes(""), *folder.folders()))
+        return sorted({int(match[1]) for match in matches if match})
 
     def _read_trial(self, number: int) -> Trial | None:
         try:
             row = json.loads(self.folder.read(f"{self.content}/{_name(number)}.json"))
             trial = Trial(**{**row, "values": {int(rung): value for rung, value in row["values"].items()}})
-        except (ValueError, KeyError, TypeError, AttributeError, InvalidInput):
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, InvalidInput):
             return None
         return trial if trial.number == number else None
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 import logging
 import math
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from pyspark.ml import Estimator
 from pyspark.ml.param import Params
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.fit_monitor import FitMonitor
@@ -46,7 +47,7 @@ from sparkdl.spark.fingerprint import fingerprint
 from sparkdl.spark.session import executors, persisted
 from sparkdl.spark.slots.capacity import find_slots
 from sparkdl.spark.slots.task_resources import TaskResources
-from sparkdl.spark.slots.worker_count import await_slots
+from sparkdl.spark.slots.worker_count import await_slots, gpus_of_tasks
 from sparkdl.training.objective.monitored_value import mode_of
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class TorchTuner(TunerParams, CompositeEstimator, Estimator[TorchTunerModel]):
     """Searches hyperparameters of an estimator: trials run in parallel and pause at rungs, and the best ones continue.
 
     If the estimator has one worker, each trial trains in a task of its own, else on a gang. A trial continues from its
-    checkpoint, so nothing trains twice, and in a ``runDir`` the same search continues after a failure.
+    checkpoint, so a finished rung never trains again, and in a ``runDir`` the same search continues after a failure.
 
     Raises:
         InvalidInput: a Param has an invalid value, or the estimator refuses a value of the space.
@@ -65,7 +66,8 @@ class TorchTuner(TunerParams, CompositeEstimator, Estimator[TorchTunerModel]):
     def _fit(self, dataset: DataFrame) -> TorchTunerModel:
         start, estimator = time.monotonic(), checked_estimator(self, dataset)
         rule, schedule = self._plan(estimator)
-        seconds, parallelism = self.getMaxSeconds(), self._slots(estimator, rule, schedule, dataset)
+        seconds, slots = self.getMaxSeconds(), _trial_slots(estimator, dataset.sparkSession)
+        parallelism = self._parallelism(slots, rule, schedule)
         mark = "" if self.getRunDir() is None else fingerprint(dataset, estimator.read_columns())
         watch = FitMonitor(
             Run(self.run_directory(mark)), self, trackers=self.getTrackers(), events=self.getTelemetry(), unit="Trial"
@@ -75,7 +77,8 @@ class TorchTuner(TunerParams, CompositeEstimator, Estimator[TorchTunerModel]):
             earlier = {} if table is None else table.begin(self._configuration(estimator, mark), split)
             watch.begin(dataset.sparkSession)
             watch.event_log.note("trials", {"of": schedule.trials, "mode": schedule.mode})
-            with _fits(SearchedEstimator(estimator, rule.space, table, schedule.pauses), dataset, watch) as fits:
+            searched = SearchedEstimator(estimator, rule.space, table, schedule.pauses)
+            with _fits(searched, dataset, watch, slots) as fits:
                 loop = SearchLoop(
                     rule,
                     schedule,
@@ -88,12 +91,17 @@ class TorchTuner(TunerParams, CompositeEstimator, Estimator[TorchTunerModel]):
                     call_spark=partial(executors, dataset.sparkSession),
                     trials=earlier,
                 )
-                errors = in_threads(dataset.sparkSession, loop, range(parallelism), parallelism)
+                try:
+                    errors = in_threads(dataset.sparkSession, loop, range(parallelism), parallelism)
+                finally:
+                    loop.stop()  # a KeyboardInterrupt ends this thread alone
                 for error in filter(None, errors):
                     raise error
                 trained = loop.model or fits.model(loop.best())
             trained = trained if self.getRunDir() is not None else trained.in_memory()
-        model = TorchTunerModel.of(trained, loop.best(), loop.rows, rule.space)
+        trained.columnTypes = dict(dataset.dtypes)
+        trials = [described(trial, rule.space.values(trial.params)) for trial in loop.rows]
+        model = TorchTunerModel.of(trained, loop.best(), trials)
         values = {**model.report, "mode": schedule.mode, "seconds": time.monotonic() - start}
         model.report = watch.report(model.history, values)
         watch.finish(model)
@@ -101,7 +109,7 @@ class TorchTuner(TunerParams, CompositeEstimator, Estimator[TorchTunerModel]):
 
     def _plan(self, estimator: DistributedEstimator) -> tuple[SuggestionRule, Schedule]:
         mode = mode_of(estimator.getMonitor(), estimator.getMonitorMode(), estimator.getMetrics())
-        space = SearchSpace.of(self.getParamSpace(), estimator)
+        space = SearchSpace.of(self.getParamSpace() if self.isDefined(self.paramSpace) else {}, estimator)
         rule = SuggestionRule(space, self.getSampler(), self.getSeed(), mode)
         rule.check()
         trials = space.combinations() if rule.sampler == "grid" else self.getNumTrials()
@@ -112,67 +120,68 @@ class TorchTuner(TunerParams, CompositeEstimator, Estimator[TorchTunerModel]):
     @contextmanager
     def _directory(self, mark: str, schedule: Schedule) -> Iterator[TrialTable | None]:
         directory = self.run_directory(mark)
-        with tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True) as folder:
-            if directory is None and not schedule.pauses:
-                yield None
-                return
-            table = TrialTable(directory or folder)
-            try:
-                yield table
-            finally:
-                table.withdraw()
+        with ExitStack() as stack:
+            if directory is None and schedule.pauses:
+                folder = tempfile.TemporaryDirectory(prefix="sparkdl-", ignore_cleanup_errors=True)
+                directory = stack.enter_context(folder)
+            table = None if directory is None else TrialTable(directory)
+            if table is not None:
+                stack.callback(table.withdraw)
+            yield table
 
     def _configuration(self, estimator: DistributedEstimator, mark: str) -> dict[str, Any]:
         def counts(params: Params, name: str) -> bool:
             declared = params.declared().get(name) if isinstance(params, ValidatedParams) else None
             of_trials = declared is None or Scope.RUN in declared.scope
-            return of_trials or (params is estimator and name == "epochs")
+            return of_trials or (name == "epochs" and isinstance(params, DistributedEstimator))
 
         describer = Describer(aliases(self, estimator), counts)
         return {name: describer.describe(value) for name, value in describer.values(self).items()} | {"rows": mark}
 
-    def _slots(
-        self, estimator: DistributedEstimator, rule: SuggestionRule, schedule: Schedule, dataset: DataFrame
-    ) -> int:
-        """The number of trials at a time."""
-        spark, workers = dataset.sparkSession, estimator.getNumWorkers() or 1
-        settings = estimator.settings("taskCpus", "taskGpus")
-        requests = TaskResources.of_training(
-            spark, estimator.getDevice(), cpus=settings["task_cpus"], gpus=settings["task_gpus"]
-        )
-        await_slots(spark, requests)
-        slots, parallelism = find_slots(spark, requests).now or 1, self.getParallelism()
+    def _parallelism(self, slots: int, rule: SuggestionRule, schedule: Schedule) -> int:
+        """The number of trials at a time, if ``slots`` trials fit."""
+        parallelism = self.getParallelism()
         if parallelism is None:
-            fitting = max(1, slots // workers)
-            parallelism = max(1, min(fitting, schedule.trials // 4)) if rule.learns else fitting
+            parallelism = max(1, min(slots, schedule.trials // 4)) if rule.learns else slots
             reason = f"a quarter of {schedule.trials} trials, since {rule.sampler!r} learns from their values"
             logger.info(
                 "parallelism is None; the search runs %d trials at a time: %s.",
-                parallelism,
-                reason if parallelism < fitting else f"{slots} slots for {workers} workers each",
+                min(parallelism, schedule.trials),
+                reason if parallelism < slots else f"{slots} fit into the slots",
             )
-        elif parallelism * workers > slots:
+        elif parallelism > slots:
             warnings.warn(
-                f"parallelism is {parallelism}, trials have {workers} workers, and there are {slots} slots: some "
-                "trials wait for others.",
+                f"parallelism is {parallelism}, and the slots are enough for {slots} trials at a time: some trials "
+                "wait for others.",
                 stacklevel=5,
             )
         return min(parallelism, schedule.trials)
 
 
+def _trial_slots(estimator: DistributedEstimator, spark: SparkSession) -> int:
+    """How many trials fit into the task slots."""
+    device = estimator.getDevice()
+    requests = TaskResources.of_training(spark, device, cpus=estimator.getTaskCpus(), gpus=estimator.getTaskGpus())
+    if device == "cuda" and gpus_of_tasks(spark, requests) <= 0:
+        return 1  # the slots do not say how many GPUs there are
+    await_slots(spark, requests)
+    return max(1, (find_slots(spark, requests).now or 1) // (estimator.getNumWorkers() or 1))
+
+
 @contextmanager
-def _fits(searched: SearchedEstimator, dataset: DataFrame, watch: FitMonitor) -> Iterator[TrialFits]:
-    if trains_in_task(searched.base, dataset.sparkSession):
-        with closing(TaskFits(searched, dataset, watch)) as fits:
-            yield fits
-        return
-    level = dataset.storageLevel
-    with nullcontext() if level.useMemory or level.useDisk else persisted(dataset):
-        yield GangFits(searched, dataset)
+def _fits(searched: SearchedEstimator, dataset: DataFrame, watch: FitMonitor, slots: int) -> Iterator[TrialFits]:
+    with ExitStack() as stack:
+        if trains_in_task(searched.base, dataset.sparkSession):
+            yield TaskFits(searched, dataset, watch, stack)
+            return
+        level = dataset.storageLevel
+        if not (level.useMemory or level.useDisk):
+            stack.enter_context(persisted(dataset))
+        yield GangFits(searched, dataset, threading.Semaphore(slots))
 
 
 def _notify(watch: FitMonitor, space: SearchSpace, schedule: Schedule, trial: Trial, trials: Sequence[Trial]) -> None:
-    [row], best = history_of([described(trial, space)]), best_trial(trials, schedule.mode)
+    [row], best = history_of([described(trial, space.values(trial.params))]), best_trial(trials, schedule.mode)
     running = sum(one.state == "running" for one in trials)
     progress = {} if best is None else {"best": f"{best.value:.4g} of trial {best.number}"}
     shown = {"ended": len(trials) - running, "progress": {"running": str(running), **progress}}

@@ -83,7 +83,7 @@ def test_trials_of_a_search_are_child_runs(store):
         {**shared, "number": 1, "state": "failed", "history": [], "error": "WorkerFailed: no memory"},
     ]
     rows = [{"trial": trial["number"], "value": 1.0, "learningRate": 0.1} for trial in trials]
-    run = FakeRun(MLflow("search", store, log_model=False))
+    run = FakeRun(MLflow("digits", store, log_model=False))
     run.end(rows, report={**REPORT, "trials": trials})
     logged = {one.info.run_name: one for one in runs(store)}
     parent = logged.pop("TorchClassifier run")

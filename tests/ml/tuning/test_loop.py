@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from sparkdl.checkpoint.interval import CheckpointInterval
+from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.shutdown import forget_stop, request_stop
 from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, Stopped, WorkerFailed
 from sparkdl.ml.tuning.loop import SearchLoop
 from sparkdl.ml.tuning.number_range import Range
+from sparkdl.ml.tuning.rung import RungWork, TrialCheckpoints
 from sparkdl.ml.tuning.samplers import SuggestionRule
 from sparkdl.ml.tuning.search_space import SearchSpace
 from sparkdl.ml.tuning.successive_halving import Schedule, SuccessiveHalving
@@ -38,7 +42,6 @@ class Fits:
     trained: Events
     fault: Callable[[Trial, int], Any] = lambda trial, epoch: None  # called before each epoch, and with 0 at the end
     patience: int | None = None
-    keeps_best: bool = True
     lock: Any = field(default_factory=threading.Lock)
 
     def run(self, trial: Trial) -> RungResult:
@@ -50,7 +53,7 @@ class Fits:
         end = self.checkpoints[trial.number] = max(done, min(trial.rung, self.patience or trial.rung))
         self.fault(trial, 0)
         history = [{"valid_loss": trial.params["rate"] + 1 / epoch} for epoch in range(1, end + 1)]
-        return RungResult(history, 1.0, self.keeps_best, stopped=end < trial.rung)
+        return RungResult(history, 1.0, end, stopped=end < trial.rung)
 
     def model(self, trial: Trial) -> Any:
         raise NotImplementedError
@@ -152,6 +155,11 @@ def test_damaged_rows_start_again(tmp_path):
     with pytest.warns(RuntimeWarning, match=r"trial [24] in .* is missing or damaged; it starts again"):
         again = search(tmp_path, Fits(checkpoints, trained)).rows
     assert [trial.params for trial in again] == [trial.params for trial in calm]
+    # A folder without its file is what is left of a trial; a driver that was lost may leave one.
+    (tmp_path / "trials/00009").mkdir()
+    with pytest.warns(RuntimeWarning, match="trial 9 in .* is missing or damaged"):
+        assert TrialTable(str(tmp_path)).begin({"rows": "9 rows"}).keys() == {*range(9)}
+    assert not (tmp_path / "trials/00009").exists()
     with pytest.raises(InvalidInput, match=r"the trials of another search; .* rows was .9 rows. and is .8 rows"):
         TrialTable(str(tmp_path)).begin({"rows": "8 rows"})
 
@@ -163,6 +171,15 @@ def test_a_second_search_fences_the_first(tmp_path):
 
     with pytest.raises(Fenced, match="another fit has begun to store trials in"):
         search(tmp_path, Fits({}, [], second))
+
+
+def test_a_directory_that_a_task_does_not_see_ends_the_search(tmp_path):
+    saved = TrialCheckpoints(
+        TrialTable(str(tmp_path)), Checkpoints(str(tmp_path / "checkpoints"), "run"), CheckpointInterval.of("auto")
+    )
+    work: Any = RungWork(None, saved, weights=False)  # type: ignore[arg-type] - it raises before
+    with pytest.raises(ClusterUnavailable, match=r"does not share the driver's directory .* set runDir to a directory"):
+        work.map(0, None)
 
 
 def test_a_trial_that_fails_is_a_row():
@@ -183,6 +200,16 @@ def test_errors_that_end_a_search(tmp_path):
 
         return fault
 
+    # A failure of others does not end a search whose first trial still runs.
+    def others(trial: Trial, epoch: int) -> None:
+        if trial.number > 0:
+            failed.append(trial.number)
+            raise WorkerFailed("not the first")
+        while len(failed) < 4:
+            time.sleep(0.001)
+
+    failed = list[int]()
+    assert search(None, Fits({}, [], others), threads=2, trials=5).best().number == 0
     fits = Fits({}, [], raising(WorkerFailed("the same for all")))
     with pytest.raises(WorkerFailed, match="the same for all"):
         search(tmp_path / "all", fits)
@@ -207,7 +234,7 @@ def test_errors_that_end_a_search(tmp_path):
 
 class NotANumber(Fits):
     def run(self, trial: Trial) -> RungResult:
-        return RungResult([{"valid_loss": math.nan}], 1.0, keeps_best=True, stopped=False)
+        return RungResult([{"valid_loss": math.nan}], 1.0, None, stopped=False)
 
 
 def test_a_stop_request_ends_the_search_and_it_continues(tmp_path):
@@ -244,8 +271,9 @@ def test_values_of_the_last_and_of_the_best_epoch_and_of_stopped_trials():
 
     class Worse(Fits):
         def run(self, trial: Trial) -> RungResult:
-            return RungResult(worse, 1.0, self.keeps_best, stopped=False)
+            return RungResult.of(worse, report, 0.0, None)
 
     for keeps_best, value in ((True, 1.0), (False, 2.0)):
-        [row] = search(None, Worse({}, [], keeps_best=keeps_best), trials=1, halving=None).rows
+        report = {"best_epoch": 1, "keeps_best": keeps_best}
+        [row] = search(None, Worse({}, []), trials=1, halving=None).rows
         assert row.value == value

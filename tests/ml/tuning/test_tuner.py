@@ -33,12 +33,13 @@ from sparkdl import (
 )
 from sparkdl.errors import WorkerFailed
 from sparkdl.ml.tuning.search_space import apply
+from sparkdl.telemetry.event_reader import read_events
 from tests.ml import rows
 from tests.ml.rows import ARRAYS
 from tests.sessions import IN_PROCESS, frame, session
 
 HALVING = SuccessiveHalving(2, 1)  # of four epochs the rungs 1, 2, 4
-SPACE = {"learningRate": Range(1e-3, 0.3, log=True), "batchSize": [20, 40]}
+SPACE = {TorchClassifier.learningRate: Range(1e-3, 0.3, log=True), "batchSize": [20, 40]}
 
 
 class Net(nn.Sequential):
@@ -61,6 +62,9 @@ tuner = partial(TorchTuner, paramSpace=SPACE, numTrials=4, sampler="random", ear
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "a schedule of all steps": {
+        "validationIndicatorCol": None,
+        "validationFraction": 0.25,
+        "idCol": None,
         "scheduler": partial(OneCycleLR, max_lr=0.05),
         "schedulerInterval": "step",
         "callbacks": [EMA(0.9)],
@@ -130,7 +134,7 @@ def undisturbed(data: Any) -> TorchTunerModel:
 
 def epochs_of(folder: Path) -> int:
     """The epochs that trials have trained, by the events of the search."""
-    return sum(path.read_text().count('"kind": "epoch"') for path in folder.glob("run/events/*.jsonl"))
+    return sum(event.kind == "epoch" for event in read_events(str(folder / "run/events")))
 
 
 @pytest.mark.chaos
@@ -139,6 +143,8 @@ def test_a_lost_task_or_driver_costs_no_rung_and_changes_no_bit(data, tmp_path, 
     if how == "driver":
         assert driver(lose_driver, tmp_path).code == -signal.SIGKILL
     model = search_of(tmp_path, how).fit(data)
+    # The epoch in which the task or the driver was lost has no checkpoint, and may have reported its end.
+    assert epochs_of(tmp_path) - sum(trial["epochs"] for trial in model.trials) in (0, 1)
     assert [trial["values"] for trial in model.trials] == [trial["values"] for trial in undisturbed.trials]
     assert_same(model.bestModel, undisturbed.bestModel)
     assert (tmp_path / "mark").exists()
@@ -194,6 +200,7 @@ def test_the_front_door(spark, data, tmp_path):
     assert model.evaluate(fitted.stages[0].transform(columns)).accuracy > 0.5
     fitted.save(str(tmp_path / "model"))
     stage = PipelineModel.load(str(tmp_path / "model")).stages[1]
+    assert stage.bestModel.columnTypes == dict(fitted.stages[0].transform(columns).dtypes)
     for name in ("bestParams", "bestValue", "trials", "history", "report", "uid"):
         assert getattr(stage, name) == getattr(model, name)
     inputs = {name: ARRAYS["x"][:, index] for index, name in enumerate(names)}
@@ -213,7 +220,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "no estimator": ({"estimator": None}, "estimator is not set; expected a TorchClassifier"),
     "a pipeline": ({"estimator": Pipeline(stages=[])}, r"Make the search the last stage of the pipeline"),
     "an ensemble": ({"estimator": Bagging(base=TorchClassifier())}, r"use BestOf\(candidates"),
-    "no space": ({"paramSpace": None}, "paramSpace is not set"),
+    "no space": ({"paramSpace": None}, "paramSpace is empty"),
     "an empty space": ({"paramSpace": {}}, "paramSpace is empty"),
     "no mapping": ({"paramSpace": [1]}, "paramSpace is .1.; expected a dict of lists and ranges"),
     "no validation rows": (
@@ -222,7 +229,23 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "training rows": ({"estimator": classifier(monitor="loss")}, "monitor is 'loss', which is of training rows"),
     "rounds": ({"estimator": classifier(strategy=ParallelSGD())}, "which trains in rounds, and rungs are epochs"),
-    "no checkpoints": ({"estimator": classifier(checkpointInterval="never")}, "a trial that pauses continues from"),
+    "no checkpoints": ({"estimator": classifier(checkpointInterval="never")}, "trials continue from checkpoints"),
+    "no checkpoints in a directory": (
+        {"estimator": classifier(checkpointInterval="never"), "earlyTermination": None, "runDir": "run"},
+        "trials continue from checkpoints",
+    ),
+    "gangs and rounds": (
+        {"paramSpace": {"strategy": [LocalSGD(2), ParallelSGD()]}},
+        "strategies of gangs and algorithms of rounds",
+    ),
+    "rounds in the space": ({"paramSpace": {"strategy": [ParallelSGD()]}}, "which trains in rounds, and rungs are"),
+    "a Param and its name": (
+        {"paramSpace": {TorchClassifier.learningRate: [0.1], "learningRate": [0.2]}},
+        "paramSpace has a Param and its name",
+    ),
+    "a float for a whole number": ({"paramSpace": {"modelArgs.hidden": [16.5]}}, "modelArgs.hidden is a whole number"),
+    "an unknown argument": ({"paramSpace": {"modelArgs.hiden": [16]}}, "Did you mean modelArgs.hidden"),
+    "equal values": ({"paramSpace": {"batchSize": [64, 64]}}, "expected each value once"),
     "epochs": ({"paramSpace": {"epochs": [1, 2]}}, "earlyTermination decides on the epochs"),
     "min_epochs": ({"earlyTermination": SuccessiveHalving(min_epochs=9)}, "min_epochs is 9, and epochs is 4"),
     "a place": ({"paramSpace": {"runDir": ["a", "b"]}}, "paramSpace has runDir, which is no hyperparameter"),
@@ -257,7 +280,7 @@ def test_another_search_in_the_directory_and_ignored_settings(data, tmp_path):
     message = "differ: estimator.epochs was '2' and is '3'; estimator.seed was '0' and is '1'; sampler was 'random'"
     with pytest.raises(InvalidInput, match=message):
         tuner(estimator=other, **settings, sampler="tpe").fit(data)
-    with pytest.warns(UserWarning, match="parallelism is 9, trials have 1 workers, and there are 2 slots"):
+    with pytest.warns(UserWarning, match="parallelism is 9, and the slots are enough for 2 trials at a time"):
         tuner(estimator=classifier(epochs=1), earlyTermination=None, numTrials=1, parallelism=9).fit(data)
 
 
@@ -290,3 +313,14 @@ def test_a_trial_that_fails_is_a_row_and_trackers_get_all_rows(data, tmp_path):
     assert Tracker.rows == model.history
     with pytest.raises(WorkerFailed, match=r"trial 0: .* ValueError: struck"):
         tuner(estimator=estimator, paramSpace={"modelArgs.hidden": [16, 17, 18]}, **settings).fit(data)
+
+
+def test_rounds_train_each_trial_to_its_end(data, tmp_path):
+    """Also if the space has the algorithm; more trials than gangs that fit wait for slots."""
+    estimator = classifier(epochs=1, numWorkers=2)
+    space = {"strategy": [ParallelSGD(rounds=1), ParallelSGD(rounds=2)]}
+    settings = {"sampler": "grid", "earlyTermination": None, "parallelism": 2, "runDir": str(tmp_path)}
+    with pytest.warns(UserWarning, match="the slots are enough for 1 trials at a time"):
+        model = tuner(estimator=estimator, paramSpace=space, **settings).fit(data)
+    assert [trial["epochs"] for trial in model.trials] == [1, 2]
+    assert "round" in model.bestModel.history[0]
