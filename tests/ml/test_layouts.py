@@ -54,7 +54,7 @@ def test_workers_with_slices_fit_save_and_score(data, tmp_path):
         ({"layout": Rowwise(), "syncBatchNorm": True}, "expected one of the two Params"),
         ({"layout": Replicated(True), "syncBatchNorm": False}, "expected one of the two Params"),
         ({"layout": Replicated}, "a layout, such as Replicated"),
-        ({"layout": Together(), "strategy": ParallelSGD()}, "needs 2 workers, and rounds and members"),
+        ({"layout": Together(), "strategy": ParallelSGD()}, "needs 2 workers, and rounds, and members"),
     ],
 )
 def test_settings_that_do_not_fit_raise_before_the_launch(data, settings, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import warnings
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from pyspark.ml import Pipeline, PipelineModel
@@ -18,6 +20,7 @@ from pyspark.ml.feature import VectorAssembler
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
+from benchmarks.hosts import until
 from sparkdl import (
     EMA,
     Bagging,
@@ -31,7 +34,8 @@ from sparkdl import (
     TorchTunerModel,
     load_predictor,
 )
-from sparkdl.errors import WorkerFailed
+from sparkdl.cluster.shutdown import forget_stop, request_stop
+from sparkdl.errors import Stopped, WorkerFailed
 from sparkdl.ml.tuning.search_space import apply
 from sparkdl.telemetry.event_reader import read_events
 from tests.ml import rows
@@ -102,16 +106,22 @@ def test_a_trial_that_pauses_at_each_rung_equals_an_undisturbed_fit(data, tmp_pa
 
 @dataclass(frozen=True)
 class Fault:
-    """A callback that, once, ends its process or fails in the second epoch."""
+    """A callback that acts once, in the second epoch of a trial: it waits, or ends its process or another one."""
 
     folder: str
     how: str
 
     def on_epoch(self, run: Any) -> None:
-        if run.clock.epoch == 2 and not (mark := Path(self.folder, "mark")).exists():
-            mark.touch()
-            if self.how == "task":
-                os.kill(os.getpid(), signal.SIGKILL)
+        if run.clock.epoch != 2 or (mark := Path(self.folder, "mark")).exists():
+            return
+        mark.touch()
+        if self.how == "hold":
+            until(Path(self.folder, "go").exists, "the end of the search")
+        elif self.how == "task":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.how == "executor":  # the parent of the daemon that forked this process
+            os.kill(psutil.Process().parent().parent().pid, signal.SIGKILL)
+        else:
             os.killpg(int(Path(self.folder, "driver").read_text()), signal.SIGKILL)
 
 
@@ -143,11 +153,35 @@ def test_a_lost_task_or_driver_costs_no_rung_and_changes_no_bit(data, tmp_path, 
     if how == "driver":
         assert driver(lose_driver, tmp_path).code == -signal.SIGKILL
     model = search_of(tmp_path, how).fit(data)
-    # The epoch in which the task or the driver was lost has no checkpoint, and may have reported its end.
-    assert epochs_of(tmp_path) - sum(trial["epochs"] for trial in model.trials) in (0, 1)
+    # The epoch in which the task or the driver was lost has no checkpoint; a driver loses its last events.
+    assert epochs_of(tmp_path) - sum(trial["epochs"] for trial in model.trials) <= 1
     assert [trial["values"] for trial in model.trials] == [trial["values"] for trial in undisturbed.trials]
     assert_same(model.bestModel, undisturbed.bestModel)
     assert (tmp_path / "mark").exists()
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("how", ["stop", "cancel"])
+def test_a_stopped_or_cancelled_search_continues(data, tmp_path, undisturbed, how):
+    def interrupt() -> None:
+        until((tmp_path / "mark").exists, "the second epoch of a trial")
+        if how == "stop":
+            request_stop("SIGTERM")
+        else:
+            data.sparkSession.sparkContext.cancelAllJobs()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(Stopped, match="asked to stop .SIGTERM" if how == "stop" else "the user cancelled"):
+            search_of(tmp_path, "hold").fit(data)
+    finally:
+        (tmp_path / "go").touch()
+        thread.join()
+        forget_stop()
+    model = search_of(tmp_path, "hold").fit(data)
+    assert [trial["values"] for trial in model.trials] == [trial["values"] for trial in undisturbed.trials]
+    assert_same(model.bestModel, undisturbed.bestModel)
 
 
 @pytest.mark.chaos
