@@ -129,5 +129,5 @@ def test_another_run_raises_without_stored_descriptions(tmp_path):
 
 def test_params_that_may_change_between_attempts():
     free = {"epochs": 9, "numWorkers": 4, "callbacks": [print], "runDir": "/else", "maxRestarts": 0, "telemetry": False}
-    assert identity(estimator(**free).descriptions()) == identity(estimator()._descriptions())
-    assert identity(TorchClassifier(model=linear(0.0)).descriptions()) != identity(estimator()._descriptions())
+    assert identity(estimator(**free).descriptions()) == identity(estimator().descriptions())
+    assert identity(TorchClassifier(model=linear(0.0)).descriptions()) != identity(estimator().descriptions())
