@@ -6,6 +6,8 @@ all others run tasks in the driver's JVM.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +31,8 @@ ON_EXECUTORS = Path(__file__).with_name("spark")
 def pytest_configure() -> None:
     """Before any JVM is started."""
     share_classes()
+    # With SQLAlchemy, which Optuna needs, MLflow's own default would be a database in the current folder.
+    os.environ.setdefault("MLFLOW_TRACKING_URI", Path(tempfile.gettempdir(), "sparkdl-mlflow").as_uri())
     fail = pytest_timeout.timeout_sigalrm
 
     def after_a_limit(*arguments: Any) -> None:
