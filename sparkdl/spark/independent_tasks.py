@@ -143,7 +143,7 @@ def run_each(
         if all_rows and len(task.indices) == 1:
             nothing = spark.sparkContext.parallelize([0], 1)
             stored = nothing.mapPartitionsWithIndex(partial(task.all_rows, stored=True))
-            if results := [*_results(spark, with_profile(stored, profile), task)]:
+            if results := [*_results(spark, with_profile(stored, profile), task, stored=True)]:
                 yield from results
                 return
         yield from _results(spark, with_profile(rows, profile), task)
@@ -154,13 +154,13 @@ def run_each(
         raise cancellation(error) or invalid_setting(error) or lost from error
 
 
-def _results(spark: SparkSession, rows: RDD[Any], task: IndependentTask) -> Iterator[EachRow]:
+def _results(spark: SparkSession, rows: RDD[Any], task: IndependentTask, *, stored: bool = False) -> Iterator[EachRow]:
     rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
     jobs = TaggedJobs(spark, uuid.uuid4().hex)
     try:
         with tagged(jobs, partial(_cancel_on_stop, jobs)):
             results = {index: (where, row) for where, index, row in rows.mapPartitionsWithIndex(_small_rows).collect()}
-        for index in task.indices if results else ():
+        for index in task.indices if results or not stored else ():
             where, row = results[index]
             yield from spark.sparkContext.runJob(rows, list, [where]) if row is None else [row]
     finally:

@@ -1,4 +1,4 @@
-"""Threads of the driver, each of which runs Spark jobs of its own."""
+"""Calls in threads of the driver; each thread runs its Spark jobs beside the jobs of the other threads."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class SearchLoop:
         return [self.trials[number] for number in sorted(self.trials)]
 
     def __call__(self, _: int = 0) -> None:
-        """Run steps until the search is finished, in a thread of its own; errors of trials are in their rows."""
+        """Run steps until the search is finished; each thread calls it once. A failed trial's row has the error."""
         try:
             while (trial := self._next()) is not None:
                 self._end(*self._trained(trial))

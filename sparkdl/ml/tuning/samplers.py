@@ -82,7 +82,7 @@ class SuggestionRule:
         if not isinstance(returned, BaseSampler):
             raise InvalidInput(
                 f"sampler returns {returned!r}; expected one of {', '.join(SAMPLERS)}, or a function of a seed that "
-                "returns a sampler of Optuna, as in lambda seed: optuna.samplers.QMCSampler(seed=seed)."
+                "returns a sampler of Optuna, as in lambda seed: optuna.samplers.CmaEsSampler(seed=seed)."
             )
 
     def suggest(self, table: Table, number: int) -> Trial | None:

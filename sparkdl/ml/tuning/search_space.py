@@ -80,7 +80,7 @@ class SearchSpace:
         return all(not isinstance(domain, Range) or domain.whole or domain.step for domain in self.domains.values())
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of suggested ``params``: choices in place of their indices."""
+        """The values for the estimator: each index in ``params`` becomes the choice at that index of its list."""
 
         def value(domain: Range | tuple[Any, ...], suggested: Any) -> Any:
             return suggested if isinstance(domain, Range) else domain[suggested]
@@ -182,9 +182,10 @@ def apply(params: Mapping[str, Any], estimator: Searched) -> Searched:
             changed[name] = value
         elif name == "strategy":
             strategy = changed.get(name, estimator.getStrategy())
-            if not is_dataclass(strategy) or entry not in {field.name for field in fields(strategy)}:
-                raise InvalidInput(f"the strategy {strategy!r} has no field {entry!r}; see its fields.")
-            changed[name] = replace(strategy, **{entry: value})  # type: ignore[type-var]
+            names = [field.name for field in fields(strategy)] if is_dataclass(strategy) else []
+            if entry not in names:
+                raise InvalidInput(f"the strategy {strategy!r} has no field {entry!r}; it has {listed(names)}.")
+            changed[name] = replace(strategy, **{entry: value})
         else:
             changed[name] = {**changed.get(name, estimator.getOrDefault(name)), entry: value}
     return estimator.copy({estimator.getParam(name): value for name, value in changed.items()})

@@ -1,4 +1,4 @@
-"""How a trial trains to a rung: in a task, or on a gang of its own.
+"""How a trial trains to a rung: in one Spark task, or as a fit on a gang.
 
 Both resume from the checkpoint of the trial's last rung, and pause at the next one. Without a shared directory, a trial
 trains to its end at once and returns its weights.
@@ -177,7 +177,7 @@ class TaskFits:
 
 @dataclass(frozen=True)
 class GangFits:
-    """Trains each trial as a fit of the driver, on a gang of its own; ``slots`` has a place for each gang that fits."""
+    """Trains each trial as a fit of the driver on a gang; ``slots`` counts the gangs that may run at the same time."""
 
     estimator: SearchedEstimator
     rows: DataFrame

@@ -56,8 +56,8 @@ logger = logging.getLogger(__name__)
 class TorchTuner(TunerParams, CompositeEstimator, Estimator[TorchTunerModel]):
     """Searches hyperparameters of an estimator: trials run in parallel and pause at rungs, and the best ones continue.
 
-    If the estimator has one worker, each trial trains in a task of its own, else on a gang. A trial continues from its
-    checkpoint, so a finished rung never trains again, and in a ``runDir`` the same search continues after a failure.
+    With one worker, a trial trains in one Spark task; with several workers, on a gang. A trial continues from its
+    checkpoint. After a failure, ``fit`` with the same ``runDir`` continues the search.
 
     Raises:
         InvalidInput: a Param has an invalid value, or the estimator refuses a value of the space.
