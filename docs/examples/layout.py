@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from sparkdl.cluster.group.world import World
 from sparkdl.training.layouts import Layout, Replica, Workers
 from sparkdl.training.layouts.feed import Feed
-from sparkdl.training.layouts.replicated import ReplicatedReplica
+from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.objective.objective import Objective
 
 
@@ -24,7 +24,7 @@ class Recomputed(Layout):
 
     def place(self, objective: Objective, world: World, feed: Feed) -> Replica:
         module = objective.build(world.device, warn=world.rank == 0)
-        replica = ReplicatedReplica(objective, module, Workers.of(world))
+        replica = ModuleReplica(objective, module, Workers.of(world))
         for name, block in replica.module.named_children():
             counts_batches = any(True for _ in block.buffers())  # as BatchNorm does: it would count each batch twice
             if (self.blocks is None or name in self.blocks) and not counts_batches:

@@ -11,7 +11,7 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl.cluster.group.world import is_peer_failure
+from sparkdl.cluster.group.peers import is_peer_failure
 from sparkdl.errors import ErrorContext, SparkdlError, WorkerFailed, cause_of, error_of
 from sparkdl.telemetry.event import Event, SafeCallback
 from sparkdl.telemetry.recorder import EventCounts

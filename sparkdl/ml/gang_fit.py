@@ -93,7 +93,7 @@ def _check_model(fit: FitSpec, workers: int) -> None:
         logger.debug("the driver cannot make the model: %s: %s", type(error).__name__, error)
         return
     sizes = [one.numel() * (objective.dtype if one.is_floating_point() else one.dtype).itemsize for one in values]
-    layout.check(module, workers)
+    layout.check(objective, module, workers)
     check_result(module, sum(sizes), limit)
 
 

@@ -19,7 +19,7 @@ from sparkdl.rounds.parameters import seeded
 from sparkdl.telemetry.step_timer import end_step, enter_phase
 from sparkdl.training.layouts import Workers
 from sparkdl.training.layouts.arithmetic import tf32
-from sparkdl.training.layouts.replicated import ReplicatedReplica
+from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies.buckets import views
 
@@ -43,7 +43,7 @@ class LocalTraining:
         Returns the sum of the last epoch's losses, each before its step, and their denominator; float64 CPU scalars.
         """
         seed, device = generator(*self.key, self.round).initial_seed(), objective.device
-        replica = ReplicatedReplica(objective, module, Workers(Group(), Group()))
+        replica = ModuleReplica(objective, module, Workers(Group(), Group()))
         self._schedule(objective, replica.optimizer)
         total = denominator = torch.zeros((), dtype=torch.float64)
         batcher = self._batcher(shard, device, seed)

@@ -153,6 +153,16 @@ def enter_phase(phase: str) -> None:
         timer.enter_phase(phase)
 
 
+@contextmanager
+def inner_phase(phase: str) -> Iterator[None]:
+    """Spend the block in a phase, and continue in the phase before it."""
+    timer = _present.timer
+    before = _REST if timer is None else timer.phase
+    enter_phase(phase)
+    yield
+    enter_phase(before)
+
+
 def end_step(*, clock: Clock | None = None, rows: int = 0, sent: int = 0, steps: int = 1) -> None:
     """End a step of this thread's worker, who used ``rows`` rows and sent ``sent`` bytes to other workers in it.
 

@@ -17,7 +17,7 @@ from sparkdl.io.fields import CheckedFields
 from sparkdl.io.weights import Slice
 from sparkdl.training.layouts import Layout, Workers
 from sparkdl.training.layouts.feed import Feed
-from sparkdl.training.layouts.replicated import ReplicatedReplica
+from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.objective.objective import Objective
 
 
@@ -45,7 +45,7 @@ def rows(shape: tuple[int, ...], rank: int, size: int) -> Slice:
     return Slice(shape, (range(rank, shape[0], size), *map(range, shape[1:])) if shape else ())
 
 
-class RowwiseReplica(ReplicatedReplica):
+class RowwiseReplica(ModuleReplica):
     lockstep = True
 
     def __init__(
@@ -91,13 +91,11 @@ class RowwiseReplica(ReplicatedReplica):
 class Together(CheckedFields, Layout):
     """Two neighbours hold a whole replica each, and run on the rows of both; the first of them reports."""
 
-    def place(self, objective: Objective, world: World, feed: Feed) -> ReplicatedReplica:
+    def place(self, objective: Objective, world: World, feed: Feed) -> ModuleReplica:
         pairs = grid({"replica": world.size // 2, "pair": 2}, world.size)
         open_axes(world, pairs)
         others = world.group("replica")
-        replica = ReplicatedReplica(
-            objective, objective.build(world.device), Workers(others, others, world.group("pair"))
-        )
+        replica = ModuleReplica(objective, objective.build(world.device), Workers(others, others, world.group("pair")))
         replica.reports = world.group("pair").rank == 0
         for tensor in replica.tensors:
             world.group().broadcast_(tensor)

@@ -181,7 +181,8 @@ class StrategyContract:
         assert_equal(first, alone["start"])  # the same for any number of workers
         for worker in workers:
             assert_equal(worker["parameters"] | worker["buffers"], first)
-        assert len({worker["start"]["head.weight"].tobytes() for worker in workers}) == cluster.size
+        if isinstance(self.layout, Replicated):
+            assert len({worker["start"]["head.weight"].tobytes() for worker in workers}) == cluster.size
 
     def test_run_is_deterministic(self, cluster):
         case = Case(work.Masks, optimizer=ADAM, precision="fp32", batch_size=20, epochs=2)

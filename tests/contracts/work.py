@@ -21,8 +21,10 @@ from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
 from sparkdl.telemetry.emit import record
+from sparkdl.training.layouts import Layout, Replica
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.loop import Training
+from sparkdl.training.objective.objective import Objective
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -175,16 +177,18 @@ class Fit:
 
     def __call__(self, world: World, shard: Shard | None) -> dict[str, Any]:
         assert shard is not None
-        models: list[tuple[nn.Module, dict[str, np.ndarray]]] = []
+        starts: list[dict[str, np.ndarray]] = []
+        modules: list[nn.Module] = []
 
         def record_model() -> nn.Module:
             module = new_model(self.training)
-            models.append((module, arrays(module.state_dict())))
+            starts.append(arrays({name: one for name, one in module.state_dict().items() if not one.is_meta}))
             return module
 
         objective = replace(self.training.objective, model=record_model)
-        trained = replace(self.training, objective=objective)(world, shard)
-        (module, start), *_ = models
+        layout = Recorded(self.training.layout, modules)
+        trained = replace(self.training, objective=objective, layout=layout)(world, shard)
+        module, start = modules[0], starts[0]
         return {
             "rank": world.rank,
             "history": trained.history,
@@ -197,6 +201,19 @@ class Fit:
             "seen": getattr(module, "seen", None),
             "steps": rows_of_steps(self.training, shard, self.row),
         }
+
+
+@dataclass(frozen=True)
+class Recorded(Layout):
+    """A layout that records the module of its replica."""
+
+    layout: Layout
+    modules: list[nn.Module]
+
+    def place(self, objective: Objective, world: World, feed: Feed) -> Replica:
+        replica = self.layout.place(objective, world, feed)
+        self.modules.append(replica.module)
+        return replica
 
 
 def rows_of_steps(training: Training, shard: Shard, row: str) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ from sparkdl.io.serialization import unpack_state
 from sparkdl.io.weights import Slice, pack
 from sparkdl.io.weights_file import WeightsFile
 from sparkdl.training.layouts import Workers
-from sparkdl.training.layouts.replicated import ReplicatedReplica
+from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.weight_slices import copy_weights, pack_weights, weight_slices
 
@@ -41,7 +41,7 @@ class Everything(nn.Module):
         pass
 
 
-def part(replica: ReplicatedReplica, rank: int, size: int) -> bytes:
+def part(replica: ModuleReplica, rank: int, size: int) -> bytes:
     group: Any = SimpleNamespace(rank=rank, size=size)
     slices = weight_slices(replica, group)
     return b"".join(pack_weights(copy_weights(replica, slices, rank), slices))
@@ -59,7 +59,7 @@ def merged(parts: list[bytes], folder: Path) -> tuple[bytes, WeightsFile]:
 @pytest.mark.parametrize("size", [1, 2, 3, 12])
 def test_parts_of_workers_merge_to_the_bytes_of_pack(size: int, tmp_path: Path) -> None:
     module = Everything()
-    replica = ReplicatedReplica(Objective(module, nn.MSELoss()), module, Workers.of(World()))
+    replica = ModuleReplica(Objective(module, nn.MSELoss()), module, Workers.of(World()))
     packed = [part(replica, rank, size) for rank in range(size)]
     weights, file = merged(packed, tmp_path)
     assert weights == file.read() == pack(module)
@@ -68,7 +68,7 @@ def test_parts_of_workers_merge_to_the_bytes_of_pack(size: int, tmp_path: Path) 
     assert sum(values) == parameters + scalar * (size - 1)  # which has no empty slice
 
 
-class Rows(ReplicatedReplica):
+class Rows(ModuleReplica):
     """Holds every second row of one weight alone."""
 
     def __init__(self, module: nn.Module, whole: torch.Tensor, rank: int) -> None:

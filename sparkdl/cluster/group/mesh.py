@@ -23,7 +23,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sparkdl.cluster.group.world import DATA, Axis, Group, World, reaching_peers
+from sparkdl.cluster.group.peers import reaching_peers
+from sparkdl.cluster.group.world import DATA, Axis, Group, World
 from sparkdl.errors import InvalidInput
 
 Groups = list[tuple[int, ...]]

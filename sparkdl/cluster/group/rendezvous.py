@@ -28,7 +28,8 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 from torch.distributed.distributed_c10d import _abort_process_group
 
 from sparkdl.cluster.group.devices import choose, find_gpus
-from sparkdl.cluster.group.world import World, reaching_peers
+from sparkdl.cluster.group.peers import reaching_peers
+from sparkdl.cluster.group.world import World
 from sparkdl.errors import PeerLost
 from sparkdl.net.addresses import interface_of, listen
 

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
+from sparkdl.cluster.group.peers import PendingMessages, reaching_peers
 from sparkdl.data.clock import Clock
-from sparkdl.errors import PeerLost
 
 logger = logging.getLogger(__name__)
 
@@ -131,8 +131,8 @@ class Group:
         if self.size == 1:
             gathered.view_as(tensor).copy_(tensor)
             return None
-        # Between workers that share a host's link, gloo's ring sends fewer bytes over it.
-        if self._sends_directly(tensor) and len({*self.hosts}) == self.size:
+        # Between hosts with several workers each, gloo's ring sends fewer bytes over a host's link.
+        if self._sends_directly(tensor) and len({*self.hosts}) in (1, self.size):
             return self._trade([tensor.view(-1)] * self.size, gathered.view(self.size, -1).unbind(), wait=wait)
         # torch 2.13 warns about the older name.
         collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -152,6 +152,27 @@ class Group:
         if self._sends_directly(tensor):
             return self._trade(tensor.chunk(self.size), received.chunk(self.size), wait=wait)
         return self._start(dist.all_to_all_single, received, tensor, wait=wait)
+
+    def reduce_scatter_into(self, summed: Tensor, tensor: Tensor) -> None:
+        """Sum the ``i``-th of ``size`` equal parts of a tensor over the workers, for rank ``i``; nothing is averaged.
+
+        Args:
+            summed: the sum of the parts for this worker; contiguous.
+            tensor: contiguous, of the same shape on every worker, with ``size`` times the elements of ``summed``.
+        """
+        parts = tensor.view(self.size, *summed.shape)
+        if self.size == 1:
+            summed.copy_(parts[0])
+        elif self._sends_directly(tensor):
+            peers = [(self.rank + far) % self.size for far in range(1, self.size)]
+            received = torch.empty_like(parts[1:])
+            self._send_and_receive([parts[rank] for rank in peers], received.unbind(), peers).wait()
+            torch.add(parts[self.rank], received[0], out=summed)
+            for part in received[1:]:
+                summed += part
+        else:
+            collective = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+            self._start(collective, summed, tensor, wait=True)
 
     def all_to_all_rows(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Send the rows of ``parts[i]`` to rank ``i``; return the rows that each rank sent to this one.
@@ -188,12 +209,15 @@ class Group:
         return not tensor.is_cuda and dist.get_backend(self.handle) == "gloo"
 
     def _trade(self, sent: Sequence[Tensor], received: Sequence[Tensor], *, wait: bool) -> Any:
-        received[self.rank].copy_(sent[self.rank])
+        if received[self.rank].data_ptr() != sent[self.rank].data_ptr():
+            received[self.rank].copy_(sent[self.rank])
         peers = [(self.rank + far) % self.size for far in range(1, self.size)]
         messages = self._send_and_receive([sent[rank] for rank in peers], [received[rank] for rank in peers], peers)
         return _result(messages, wait=wait)
 
-    def _send_and_receive(self, sent: Sequence[Tensor], received: Sequence[Tensor], peers: Sequence[int]) -> _Messages:
+    def _send_and_receive(
+        self, sent: Sequence[Tensor], received: Sequence[Tensor], peers: Sequence[int]
+    ) -> PendingMessages:
         # Receives first: gloo sends a tensor when its receiver is ready; that message must not queue behind data.
         pending = [
             dist.P2POp(kind, part, group=self.handle, group_peer=peer)
@@ -202,7 +226,7 @@ class Group:
             if part.numel()
         ]
         with reaching_peers():
-            return _Messages(dist.batch_isend_irecv(pending) if pending else [])
+            return PendingMessages(dist.batch_isend_irecv(pending) if pending else [])
 
     def _start(self, collective: Callable[..., Any], output: Tensor, tensor: Tensor, *, wait: bool) -> Any:
         with reaching_peers():
@@ -223,16 +247,6 @@ class Group:
         with reaching_peers():
             _result(dist.all_gather(rows, tensor, group=self.handle, async_op=self.nccl), wait=True)
         return [row.cpu() for row in rows]
-
-
-@dataclass(frozen=True)
-class _Messages:
-    works: Sequence[Any]
-
-    def wait(self) -> None:
-        with reaching_peers():
-            for work in self.works:
-                work.wait()
 
 
 def _result(work: Any, *, wait: bool) -> Any:
@@ -378,23 +392,3 @@ class World:
         keys = [f"{key}/{rank}" for rank in range(self.size)]
         with reaching_peers():
             return [*map(json.loads, self.store.multi_get(keys))] if self.store.check(keys) else None
-
-
-@contextmanager
-def reaching_peers() -> Iterator[None]:
-    """Convert a failure to reach another worker into ``PeerLost``, which is never taken for the first cause."""
-    try:
-        yield
-    except RuntimeError as error:  # as are all errors of torch.distributed
-        if not is_peer_failure(error):
-            raise
-        raise PeerLost(f"another worker is unreachable: {error}") from error
-
-
-def is_peer_failure(error: BaseException) -> bool:
-    """Whether an error, also one of user code, only reports the loss of another worker."""
-    signs = ("Connection closed by peer", "Connection reset by peer", "Connection refused", "Broken pipe", "Timed out")
-    text = str(error)
-    # Gloo's errors are plain RuntimeErrors, which begin with the path of their source.
-    of_gloo = isinstance(error, RuntimeError) and "gloo/" in text and any(sign in text for sign in signs)
-    return isinstance(error, (PeerLost, dist.DistError)) or of_gloo

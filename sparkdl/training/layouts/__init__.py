@@ -171,13 +171,14 @@ class Layout(Protocol):
         """The divisor of the sizes of gangs with at most ``size`` workers; default: 1."""
         return 1
 
-    def check(self, module: nn.Module, workers: int) -> None:
+    def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
         """Raise InvalidInput if the layout does not fit; default: it fits.
 
         The driver calls it before the launch if it can make the model, so ``place`` checks again.
 
         Args:
-            module: the module; its parameters may be on the device ``meta``.
+            objective: the objective.
+            module: its module, as the factory returned it; the parameters may be on the device ``meta``.
             workers: workers of a full gang; an attempt of an elastic gang may have fewer.
         """
         return

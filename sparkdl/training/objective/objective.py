@@ -21,7 +21,7 @@ from sparkdl.telemetry.emit import notify
 from sparkdl.training.objective.loss import Criterion, LossFunction, as_module, check_loss
 from sparkdl.training.objective.module_factory import ModelFactory, new_module
 from sparkdl.training.objective.monitored_value import MODES, Mode, mode_of
-from sparkdl.training.objective.optimizers import takes_names
+from sparkdl.training.objective.optimizers import check_closure, takes_names
 
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 SchedulerFactory = Callable[..., Any]
@@ -119,12 +119,7 @@ class Objective(CheckedFields):
     def open_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """The optimizer of these parameters; raises InvalidInput if its ``step()`` requires a closure."""
         optimizer = self.optimizer(list(named) if takes_names(self.optimizer) else [value for _, value in named])
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
-            raise InvalidInput(
-                f"optimizer is {type(optimizer).__name__}, whose step() requires a closure; expected an optimizer that "
-                "steps on given gradients. For L-BFGS over all rows, set strategy=LBFGS()."
-            )
+        check_closure(optimizer)
         return optimizer
 
     def for_run(self, steps_per_epoch: int, epochs: int) -> Objective:

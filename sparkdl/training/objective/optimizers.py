@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,6 +55,57 @@ def optimizer_factory(optimizer: Any, learning_rate: float | None, arguments: Ma
                 f"{', '.join([*taken][1:]) or 'no arguments with this factory'}."
             )
     return partial(factory, **settings)
+
+
+def check_elementwise(factory: Any, names: Sequence[str] = ("weight",)) -> None:
+    """Raise InvalidInput unless the optimizer treats each element of a tensor alone, so that it can step on slices.
+
+    Three steps on tensors ``[4, 6]`` must give the same bits as three steps of two other optimizers on their halves, by
+    rows and by columns.
+
+    Args:
+        factory: called as ``Objective.optimizer``.
+        names: names of parameters, for a factory that takes them.
+    """
+    for dim in (0, 1):
+        random = torch.Generator().manual_seed(0)
+        tensors = [torch.randn(4, 6, generator=random) for _ in names]
+        gradients = [[torch.randn(4, 6, generator=random) for _ in names] for _ in range(3)]
+        halves = [[tensor.chunk(2, dim)[number] for tensor in tensors] for number in (0, 1)]
+        expected = _stepped(factory, names, tensors, gradients)
+        parts = [
+            _stepped(factory, names, half, [[one.chunk(2, dim)[number] for one in step] for step in gradients])
+            for number, half in enumerate(halves)
+        ]
+        if any(not torch.equal(one, torch.cat(pair, dim)) for one, *pair in zip(expected, *parts, strict=True)):
+            raise InvalidInput(
+                "optimizer computes an element's step from other elements of its tensor, as Adafactor, Muon and LARS "
+                "do, and with this layout a worker has some of them; expected an optimizer such as AdamW, or "
+                "layout=Replicated()."
+            )
+
+
+def check_closure(optimizer: torch.optim.Optimizer) -> None:
+    """Raise InvalidInput if the optimizer's ``step()`` requires a closure."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InvalidInput(
+            f"optimizer is {type(optimizer).__name__}, whose step() requires a closure; expected an optimizer that "
+            "steps on given gradients. For L-BFGS over all rows, set strategy=LBFGS()."
+        )
+
+
+def _stepped(
+    factory: Any, names: Sequence[str], values: Sequence[torch.Tensor], steps: Sequence[Sequence[torch.Tensor]]
+) -> list[torch.Tensor]:
+    parameters = [torch.nn.Parameter(value.clone(memory_format=torch.contiguous_format)) for value in values]
+    optimizer = factory([*zip(names, parameters, strict=True)] if takes_names(factory) else parameters)
+    check_closure(optimizer)
+    for gradients in steps:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clone(memory_format=torch.contiguous_format)
+        optimizer.step()
+    return [parameter.detach() for parameter in parameters]
 
 
 def takes_names(factory: Any) -> bool:

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from sparkdl.cluster.group.world import Group, reaching_peers
+from sparkdl.cluster.group.peers import reaching_peers
+from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput

@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore
 
+from sparkdl.cluster.group.peers import is_peer_failure, reaching_peers
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, in_a_group, join, meet
-from sparkdl.cluster.group.world import Group, World, is_peer_failure, reaching_peers
+from sparkdl.cluster.group.world import Group, World
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.cluster.worker import WorkerTask
 from sparkdl.data.shard import Shard

@@ -23,7 +23,7 @@ from sparkdl.io.serialization import pack_state, unpack_state
 from sparkdl.io.weights import unpack
 from sparkdl.training.callbacks.early_stopping import EarlyStopping, GangEarlyStopping
 from sparkdl.training.layouts import Workers
-from sparkdl.training.layouts.replicated import ReplicatedReplica
+from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.monitored_value import MODES, check_monitor, mode_of, monitored
 from sparkdl.training.objective.objective import Objective
@@ -39,7 +39,7 @@ def line() -> nn.Module:
 
 
 def keeping(module: nn.Module, patience: int | None) -> GangEarlyStopping:
-    replica = ReplicatedReplica(Objective(line, nn.MSELoss()), module, Workers.of(World()))
+    replica = ModuleReplica(Objective(line, nn.MSELoss()), module, Workers.of(World()))
     return GangEarlyStopping(replica, Group(), EarlyStopping(patience), keep=True)
 
 

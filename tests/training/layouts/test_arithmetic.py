@@ -12,7 +12,8 @@ from sparkdl.cluster.group.world import Group, World
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts.arithmetic import LossScaler, exchanges_statistics, sync_batch_norm, tf32
-from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
+from sparkdl.training.layouts.passes import ModuleReplica
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.objective.objective import Objective
 from tests.contracts import work
 
@@ -29,12 +30,12 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1)
 
 
-def placed(**options: Any) -> ReplicatedReplica:
+def placed(**options: Any) -> ModuleReplica:
     given = {"model": net, "loss": nn.MSELoss(), "optimizer": sgd} | options
     return Replicated().place(Objective(**given), World(), work.FEED)
 
 
-def scaled(scale: float = 1024.0, **options: Any) -> ReplicatedReplica:
+def scaled(scale: float = 1024.0, **options: Any) -> ModuleReplica:
     """A replica in fp16 with a scale that its gradients survive; the first one is meant to be too large."""
     replica = placed(precision="fp16", **options)
     state = replica.state_dict()
@@ -47,7 +48,7 @@ def batch(x: Tensor = X, y: Tensor = Y) -> Batch:
     return Batch((x,), y, None, None, len(x), float(len(x)), 1.0)
 
 
-def weights(replica: ReplicatedReplica) -> Tensor:
+def weights(replica: ModuleReplica) -> Tensor:
     return torch.cat([value.detach().reshape(-1) for value in replica.parameters])
 
 

@@ -15,14 +15,15 @@ from torch import nn
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
-from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
+from sparkdl.training.layouts.passes import ModuleReplica
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.objective.objective import Objective
 from tests.contracts import work
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 
 
-def place(model: Any = work.Net, **options: Any) -> ReplicatedReplica:
+def place(model: Any = work.Net, **options: Any) -> ModuleReplica:
     options = {"loss": nn.MSELoss(), "optimizer": SGD, "precision": "fp64", **options}
     return Replicated().place(Objective(work.Seeded(model), **options), World(), work.FEED)
 
@@ -32,7 +33,7 @@ def batch(rows: int = 12, weight_fraction: float = 1.0) -> Batch:
     return Batch((x,), x.sin().sum(1), None, None, rows, float(rows), weight_fraction, total=rows)
 
 
-def tape(replica: ReplicatedReplica) -> list[Any]:
+def tape(replica: ModuleReplica) -> list[Any]:
     """Set a sink that writes down its calls, and leaves the gradients where they are."""
     calls: list[Any] = []
     finish = partial(calls.append, "finish")

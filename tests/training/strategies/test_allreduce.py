@@ -17,7 +17,8 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
-from sparkdl.training.layouts.replicated import Replicated, ReplicatedReplica
+from sparkdl.training.layouts.passes import ModuleReplica
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies.allreduce import AllReduce, AllReduceSync
 from sparkdl.training.strategies.buckets import Bucket
@@ -74,7 +75,7 @@ def test_buckets_change_nothing(four, case):
 # ---- one worker -----------------------------------------------------------------------------------------------
 
 
-def attached(model: Any, **options: Any) -> tuple[ReplicatedReplica, AllReduceSync, list[int]]:
+def attached(model: Any, **options: Any) -> tuple[ModuleReplica, AllReduceSync, list[int]]:
     """A replica with a reducer that only writes down the order of the buckets."""
     started: list[int] = []
 

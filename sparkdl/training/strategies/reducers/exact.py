@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl.cluster.group.world import Group, reaching_peers
+from sparkdl.cluster.group.peers import reaching_peers
+from sparkdl.cluster.group.world import Group
 from sparkdl.training.cost.traffic import Hosts, Traffic, all_reduce
 from sparkdl.training.strategies.buckets import Bucket
 from sparkdl.training.strategies.reducers import PendingReduce, Reducer, sent_bytes

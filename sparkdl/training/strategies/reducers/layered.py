@@ -32,7 +32,8 @@ import torch
 from torch import Tensor
 
 from sparkdl.cluster.group.mesh import Rule, by_host, consecutive, leaders, split
-from sparkdl.cluster.group.world import Group, reaching_peers
+from sparkdl.cluster.group.peers import reaching_peers
+from sparkdl.cluster.group.world import Group
 from sparkdl.io.fields import CheckedFields, Count
 from sparkdl.io.threads import in_background
 from sparkdl.training.cost.traffic import Hosts, Traffic, layered

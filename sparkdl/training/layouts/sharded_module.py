@@ -1,0 +1,154 @@
+"""A module whose parameters lie in slices over workers, by torch's ``fully_shard``.
+
+torch registers its slices as DTensors. Optimizers refuse lists of DTensors and plain tensors, and each call on DTensors
+costs 50 to 100 microseconds. So the module has DTensors only while it is ``gathered``, within a pass. Between passes
+its parameters are plain tensors of this worker's values, which share the DTensors' memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
+
+from sparkdl.cluster.group.world import Group
+from sparkdl.io.weights import Slice
+from sparkdl.training.layouts.unit_exchanges import SentBytes, UnitGather, UnitReduceScatter
+
+
+def shard_of(shape: Sequence[int], rank: int, size: int) -> Slice:
+    """The consecutive rows of a tensor that rank ``rank`` of ``size`` workers holds; the last workers have fewer."""
+    rows = -(-shape[0] // size)
+    first, last = min(rank * rows, shape[0]), min((rank + 1) * rows, shape[0])
+    return Slice(tuple(shape), (range(first, last), *map(range, shape[1:])))
+
+
+class ShardedModule:
+    """The units of a module, sharded over the workers of a group.
+
+    Args:
+        module: the module, whose parameters have no values.
+        units: the units, inner ones first.
+        values: this worker's slices of the parameters, by name, as of ``shard_of``.
+        group: the workers.
+        keep: whether a unit stays gathered from its forward pass to its backward pass.
+        device: the device of the passes, if the slices lie on the host; default: the device of the slices.
+
+    Attributes:
+        module: the module.
+        sent: bytes that this worker has sent.
+        used: names of the parameters that got a gradient in this worker's passes, until ``collect``.
+        counts: whether passes add to ``used``.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        units: Sequence[Sequence[nn.Module]],
+        values: Mapping[str, Tensor],
+        group: Group,
+        *,
+        keep: bool = False,
+        device: torch.device | None = None,
+    ) -> None:
+        self.module, self.sent = module, SentBytes()
+        self.used: set[str] = set()
+        self.counts = True
+        self._aliases = _aliases(module)
+        self._watched: set[str] = set()
+        kind = next(iter(values.values())).device.type if device is None else device.type
+        policy = OffloadPolicy() if device is None else CPUOffloadPolicy(pin_memory=device.type == "cuda")
+        mesh = DeviceMesh.from_group(group.handle, kind)
+        hooks = [(part._load_state_dict_post_hooks, {*part._load_state_dict_post_hooks}) for part in module.modules()]
+        for unit in units:
+            fully_shard([*unit], mesh=mesh, reshard_after_forward=not keep, offload_policy=policy)
+        fully_shard(module, mesh=mesh, offload_policy=policy)
+        self._units = [part for part in module.modules() if isinstance(part, FSDPModule)]
+        self._exchange_by(group)
+        self._sharded = self._fill(values)
+        for registry, before in hooks:  # torch's hooks expect DTensors also between passes
+            for key in {*registry} - before:
+                del registry[key]
+        self._slices = {name: _plain(value) for name, value in self._sharded.items()}
+        self._register(self._slices)
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """In the block, the module runs; after the block, its parameters are this worker's slices."""
+        for name, value in self._slices.items():
+            self._sharded[name].requires_grad_(value.requires_grad)
+        self._register(self._sharded)
+        yield
+        for unit in self._units:
+            unit.reshard()  # torch leaves the root unit gathered after a pass without backward
+        self._register(self._slices)
+
+    def collect(self, unused: Sequence[str]) -> None:
+        """Give the slices the gradients that the passes have summed, except the slices of ``unused``."""
+        for name, value in self._sharded.items():
+            gradient = value.grad
+            if gradient is not None and name not in unused:
+                self._slices[name].grad = _plain(gradient).data
+            value.grad = None
+        self.used.clear()
+
+    def _exchange_by(self, group: Group) -> None:
+        for unit in self._units:
+            unit.set_custom_all_gather(UnitGather(group, self.sent))
+            unit.set_custom_reduce_scatter(UnitReduceScatter(group, self.sent))
+            unit.set_gradient_divide_factor(1.0)
+            unit.set_force_sum_reduction_for_comms(True)  # gloo refuses what torch calls for fp32 without this
+            unit.register_forward_pre_hook(self._watch)  # type: ignore[attr-defined]
+        # Without this, a worker that skips a parameter ends the processes of all.
+        self._units[0].set_reduce_scatter_unused_params(True)
+
+    def _watch(self, unit: nn.Module, _: Any) -> None:
+        """Add a parameter's name to ``used`` when its gradient is there; torch has just gathered the unit."""
+        for name in self._aliases.keys() - self._watched:
+            value = self.module.get_parameter(name)
+            if value.requires_grad and not isinstance(value, DTensor):
+                self._watched.add(name)
+                value.register_post_accumulate_grad_hook(self._mark(name))  # type: ignore[no-untyped-call]
+
+    def _mark(self, name: str) -> Callable[[Tensor], None]:
+        def mark(_: Tensor) -> None:
+            if self.counts:
+                self.used.add(name)
+
+        return mark
+
+    def _fill(self, values: Mapping[str, Tensor]) -> dict[str, nn.Parameter]:
+        """Give the parameters their values, and return them as DTensors."""
+        state: dict[str, nn.Parameter] = {}
+        for name, aliases in self._aliases.items():
+            empty: Any = self.module.get_parameter(name)
+            options = {"run_check": False, "shape": empty.shape, "stride": empty.stride()}
+            value = DTensor.from_local(values[name], empty.device_mesh, [Shard(0)], **options)
+            parameter = nn.Parameter(value, requires_grad=empty.requires_grad)
+            state |= dict.fromkeys(aliases, parameter)
+        self.module.load_state_dict(state, strict=False, assign=True)
+        return {name: self.module.get_parameter(name) for name in self._aliases}
+
+    def _register(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        for name, aliases in self._aliases.items():
+            for alias in aliases:
+                owner, _, key = alias.rpartition(".")
+                self.module.get_submodule(owner)._parameters[key] = parameters[name]
+
+
+def _aliases(module: nn.Module) -> dict[str, list[str]]:
+    """All names of each parameter, by its first name."""
+    names: dict[int, list[str]] = {}
+    for name, value in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(value), []).append(name)
+    return {aliases[0]: aliases for aliases in names.values()}
+
+
+def _plain(value: Any) -> nn.Parameter:
+    return nn.Parameter(value.detach().to_local(), requires_grad=value.requires_grad)

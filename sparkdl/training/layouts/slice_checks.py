@@ -1,0 +1,46 @@
+"""Checks of layouts whose workers hold slices of one replica, before the launch and again on the workers."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.training.layouts import Layout
+from sparkdl.training.objective.objective import Objective
+from sparkdl.training.objective.optimizers import check_elementwise
+
+_REASONS = {
+    "precision": "fp16 scales the loss by the gradients of whole models; expected 'bf16'",
+    "compile": "the compiler takes whole models alone; expected None",
+    "channelsLast": "a slice is contiguous; expected False",
+}
+
+
+def check_settings(layout: Layout, objective: Objective) -> None:
+    """Raise InvalidInput if the objective has a setting that only whole models take."""
+    values = {
+        "precision": "fp16" if objective.precision == "fp16" else None,
+        "compile": objective.compile,
+        "channelsLast": objective.channels_last or None,
+    }
+    for setting, value in values.items():
+        if value is not None:
+            raise InvalidInput(
+                f"layout is {layout}, and {setting} is {value!r}: {_REASONS[setting]}, or layout=Replicated()."
+            )
+
+
+def check_slices(layout: Layout, objective: Objective, module: nn.Module) -> None:
+    """Raise InvalidInput unless workers can train slices of the module's parameters."""
+    check_settings(layout, objective)
+    sparse = [
+        name
+        for name, part in module.named_modules()
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse
+    ]
+    if sparse:
+        raise InvalidInput(
+            f"layout is {layout}, whose workers exchange dense gradients, and {', '.join(sparse)} has sparse "
+            "gradients; expected sparse=False, or layout=Replicated()."
+        )
+    check_elementwise(objective.optimizer, [name for name, value in module.named_parameters() if value.requires_grad])
