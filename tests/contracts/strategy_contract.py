@@ -176,7 +176,7 @@ class StrategyContract:
         training = still.training(self.strategy, layout=self.layout)
         training = replace(training, objective=replace(training.objective, model=work.Constant))
         workers = whole(cluster.gang(work.Fit(training), numbers(), still.columns()), self.layout)
-        (alone,) = InlineCluster().gang(work.Fit(training), numbers(), still.columns())
+        (alone,) = InlineCluster().gang(work.Fit(replace(training, layout=Replicated())), numbers(), still.columns())
         first = workers[0]["start"]
         assert_equal(first, alone["start"])  # the same for any number of workers
         for worker in workers:

@@ -215,6 +215,9 @@ class Recorded(Layout):
         self.modules.append(replica.module)
         return replica
 
+    def multiple(self, size: int) -> int:
+        return self.layout.multiple(size)
+
 
 def rows_of_steps(training: Training, shard: Shard, row: str) -> list[np.ndarray]:
     """The rows of a worker in each step of the run."""

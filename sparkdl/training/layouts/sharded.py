@@ -104,9 +104,8 @@ class Sharded(CheckedFields, Layout):
         workers, shards = Workers(world.group("replica"), world.group()), world.group("shard")
         weights = InitialWeights.of(objective, world, self.init)
         self.check(objective, weights.module, world.size)
-        slices: Slices = {
-            name: shard_of(value.shape, shards.rank, shards.size) for name, value in weights.module.named_parameters()
-        }
+        named = weights.module.named_parameters(remove_duplicate=False)
+        slices: Slices = {name: shard_of(value.shape, shards.rank, shards.size) for name, value in named}
         if world.device.type == "cpu" and not self.keep:
             free_to_system()
         values = weights.deal(slices)
