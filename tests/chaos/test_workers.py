@@ -14,9 +14,9 @@ from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
 from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.replicated import Replicated
+from sparkdl.training.layouts.sharded import Sharded
 from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, undisturbed
-from tests.contracts.rowwise import Rowwise
 from tests.faults import PHASES, Fault
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
@@ -24,9 +24,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 EPOCHS = 8
 WORKERS = 3
 OF_RANK_0 = ("manifest", "rename", "renamed")
-# Rowwise computes gradients of gathered tensors, not of the module's parameters, and sums no bucket. So the phases
-# "backward" and "reduce" never come.
-LAYOUTS = {Replicated(): PHASES, Rowwise(): ("forward", *(one for one in PHASES if one not in ("backward", "reduce")))}
+LAYOUTS = {Replicated(): PHASES, Sharded(units=("*",)): ("forward", *PHASES)}
 
 
 def places(layout: Layout) -> list[tuple[str, int]]:
@@ -88,9 +86,15 @@ OTHERS = [
     ("full", "shard", 1, 4),
     ("full", "manifest", 0, 4),
 ]
-OF_SLICES = [("stop", "forward", 1, 7), ("fail", "validation", 1, 5), ("full", "shard", 1, 4)]
+OF_SLICES = [
+    ("stop", "forward", 1, 7),
+    ("stop", "reduce", 1, 7),
+    ("fail", "backward", 0, 8),
+    ("fail", "validation", 1, 5),
+    ("full", "shard", 1, 4),
+]
 ERRORS = {"stop": WorkerLost, "fail": WorkerFailed}
-CASES = [*((fault, Replicated()) for fault in OTHERS), *((fault, Rowwise()) for fault in OF_SLICES)]
+CASES = [*((fault, Replicated()) for fault in OTHERS), *((fault, Sharded(units=("*",))) for fault in OF_SLICES)]
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ class Decode:
 
 def _watch_module(run: Any) -> None:
     clock, module = run.clock, run.module
-    last = next(module.parameters())  # gradients come from the loss backwards
+    first = next(module.children())  # gradients come from the loss backwards
 
     def backward(gradient: Tensor) -> Tensor | None:
         return gradient * float("nan") if "nan" in _here.reached("backward", clock.step + 1) else None
@@ -88,13 +88,17 @@ def _watch_module(run: Any) -> None:
         else:
             _here.reached("validation", clock.step)
 
-    last.register_hook(backward)
+    def called(module: Any, args: Any, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(backward)
+
+    first.register_forward_hook(called)
     module.register_forward_pre_hook(forward)
 
 
 @functools.cache
 def _wrap_once() -> None:
-    reduce, sync = dist.all_reduce, os.fsync
+    reduce, send, sync = dist.all_reduce, dist.batch_isend_irecv, os.fsync
 
     @functools.wraps(reduce)
     def all_reduce(*args: Any, **options: Any) -> Any:
@@ -102,6 +106,12 @@ def _wrap_once() -> None:
         if options.get("async_op"):  # as gradients are exchanged
             _here.reached("reduce", _here.clock.step + 1)
         return work
+
+    @functools.wraps(send)
+    def batch_isend_irecv(*args: Any, **options: Any) -> Any:
+        works = send(*args, **options)  # as slices are exchanged
+        _here.reached("reduce", _here.clock.step + 1)
+        return works
 
     @functools.wraps(sync)
     def fsync(descriptor: int) -> None:
@@ -113,7 +123,7 @@ def _wrap_once() -> None:
             _remembered(path)
         sync(descriptor)
 
-    dist.all_reduce, os.fsync = all_reduce, fsync
+    dist.all_reduce, dist.batch_isend_irecv, os.fsync = all_reduce, batch_isend_irecv, fsync
 
 
 def _written(path: str, step: int, *, manifest: bool) -> None:

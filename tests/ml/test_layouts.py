@@ -14,7 +14,9 @@ from torch import nn
 from sparkdl import Bagging, InvalidInput, ParallelSGD, TorchClassifier
 from sparkdl.ml.model import TorchModel
 from sparkdl.training.layouts.replicated import Replicated
-from tests.contracts.rowwise import Rowwise, Together
+from sparkdl.training.layouts.sharded import Sharded
+from sparkdl.training.objective.objective import Objective
+from tests.contracts.rowwise import Together
 from tests.ml import nets, rows
 from tests.ml.rows import ROWS
 
@@ -26,14 +28,14 @@ regressor = partial(rows.regressor, optimizer=SGD, batchSize=ROWS, precision="fp
 class Narrow(Replicated):
     """A layout that refuses wide models."""
 
-    def check(self, module: nn.Module, workers: int) -> None:
+    def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
         assert all(parameter.is_meta for parameter in module.parameters())
         raise InvalidInput(f"no model with {sum(one.numel() for one in module.parameters())} numbers on {workers}.")
 
 
 def test_workers_with_slices_fit_save_and_score(data, tmp_path):
     whole = regressor().fit(data)
-    fitted = regressor(layout=Rowwise(), runDir=str(tmp_path / "run"), checkpointInterval=1).fit(data)
+    fitted = regressor(layout=Sharded(), runDir=str(tmp_path / "run"), checkpointInterval=1).fit(data)
     torch.testing.assert_close(fitted.module().state_dict(), whole.module().state_dict(), rtol=0, atol=1e-12)
     fitted.save(str(tmp_path / "model"))
     loaded = TorchModel.load(str(tmp_path / "model"))
@@ -51,7 +53,7 @@ def test_workers_with_slices_fit_save_and_score(data, tmp_path):
         ({"layout": Together(), "minWorkers": 1}, r"Together\(\) takes multiples of 2 workers, and minWorkers is 1"),
         ({"layout": Narrow()}, "no model with 4 numbers on 2"),
         ({"layout": Replicated(), "syncBatchNorm": True}, "expected one of the two Params"),
-        ({"layout": Rowwise(), "syncBatchNorm": True}, "expected one of the two Params"),
+        ({"layout": Sharded(), "syncBatchNorm": True}, "expected one of the two Params"),
         ({"layout": Replicated(True), "syncBatchNorm": False}, "expected one of the two Params"),
         ({"layout": Replicated}, "a layout, such as Replicated"),
         ({"layout": Together(), "strategy": ParallelSGD()}, "needs 2 workers, and rounds, and members"),
@@ -68,12 +70,12 @@ def test_number_of_workers_is_a_multiple(data):
 
 
 def test_rounds_and_members_in_tasks_ignore_a_layout_of_one_worker(data):
-    with pytest.warns(UserWarning, match=r"layout=Rowwise\(\) is ignored"):
-        regressor(layout=Rowwise(), strategy=ParallelSGD(rounds=1)).fit(data)
+    with pytest.warns(UserWarning, match=r"layout=Sharded\(\) is ignored"):
+        regressor(layout=Sharded(), strategy=ParallelSGD(rounds=1)).fit(data)
     frame = data.selectExpr("x AS features", "CAST(label AS INT) AS label", "row AS id")
     base = TorchClassifier(model=nets.two_scores, numWorkers=1, batchSize=16, epochs=1, idCol="id")
-    with pytest.warns(UserWarning, match=r"layout is Rowwise\(\); members that train in tasks ignore it"):
-        fitted: Any = Bagging(base=base.copy({base.layout: Rowwise()}), numModels=2).fit(frame)
+    with pytest.warns(UserWarning, match=r"layout is Sharded\(\); members that train in tasks ignore it"):
+        fitted: Any = Bagging(base=base.copy({base.layout: Sharded()}), numModels=2).fit(frame)
     assert len(fitted.models) == 2
     with pytest.raises(InvalidInput, match="needs 2 workers"):
         Bagging(base=base.copy({base.layout: Together()}), numModels=2).fit(frame)

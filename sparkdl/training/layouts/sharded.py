@@ -41,7 +41,7 @@ from sparkdl.training.layouts import GradientSink, Layout, Workers
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
 from sparkdl.training.layouts.passes import ModuleReplica
-from sparkdl.training.layouts.sharded_module import ShardedModule, shard_of
+from sparkdl.training.layouts.sharded_module import ShardedModule, release_meshes, shard_of
 from sparkdl.training.layouts.slice_checks import check_settings, check_slices
 from sparkdl.training.layouts.units import units_of
 from sparkdl.training.objective.objective import Objective
@@ -114,6 +114,7 @@ class Sharded(CheckedFields, Layout):
         device = world.device if self.offload else None
         values = {name: value.cpu() for name, value in values.items()} if self.offload else values
         units = units_of(weights.module, self.units)
+        world.on_end(release_meshes)
         module = ShardedModule(weights.module, units, values, shards, keep=self.keep, device=device)
         return ShardedReplica(objective, module, slices, world, feed)
 
@@ -178,9 +179,9 @@ class ShardedReplica(ModuleReplica):
         return super()._fraction(batch) * batch.weight_fraction / self._share if self._share else 0.0
 
     def _spare_pass(self) -> None:
-        self._sharded.counts = False
+        before = {*self._sharded.used}
         super()._spare_pass()
-        self._sharded.counts = True
+        self._sharded.used.intersection_update(before)
 
     def _collect(self) -> None:
         """Give the slices their gradients, and hand them to the strategy."""

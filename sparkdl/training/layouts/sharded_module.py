@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.weights import Slice
@@ -44,7 +45,6 @@ class ShardedModule:
         module: the module.
         sent: bytes that this worker has sent.
         used: names of the parameters that got a gradient in this worker's passes, until ``collect``.
-        counts: whether passes add to ``used``.
     """
 
     def __init__(
@@ -59,13 +59,14 @@ class ShardedModule:
     ) -> None:
         self.module, self.sent = module, SentBytes()
         self.used: set[str] = set()
-        self.counts = True
         self._aliases = _aliases(module)
         self._watched: set[str] = set()
         kind = next(iter(values.values())).device.type if device is None else device.type
         policy = OffloadPolicy() if device is None else CPUOffloadPolicy(pin_memory=device.type == "cuda")
         mesh = DeviceMesh.from_group(group.handle, kind)
         hooks = [(part._load_state_dict_post_hooks, {*part._load_state_dict_post_hooks}) for part in module.modules()]
+        for part in (module, *(one for unit in units for one in unit)):
+            part.register_forward_hook(_without_views)  # before torch's
         for unit in units:
             fully_shard([*unit], mesh=mesh, reshard_after_forward=not keep, offload_policy=policy)
         fully_shard(module, mesh=mesh, offload_policy=policy)
@@ -114,14 +115,7 @@ class ShardedModule:
             value = self.module.get_parameter(name)
             if value.requires_grad and not isinstance(value, DTensor):
                 self._watched.add(name)
-                value.register_post_accumulate_grad_hook(self._mark(name))  # type: ignore[no-untyped-call]
-
-    def _mark(self, name: str) -> Callable[[Tensor], None]:
-        def mark(_: Tensor) -> None:
-            if self.counts:
-                self.used.add(name)
-
-        return mark
+                value.register_post_accumulate_grad_hook(_mark(self.used, name))  # type: ignore[no-untyped-call]
 
     def _fill(self, values: Mapping[str, Tensor]) -> dict[str, nn.Parameter]:
         """Give the parameters their values, and return them as DTensors."""
@@ -140,6 +134,25 @@ class ShardedModule:
             for alias in aliases:
                 owner, _, key = alias.rpartition(".")
                 self.module.get_submodule(owner)._parameters[key] = parameters[name]
+
+
+def release_meshes() -> None:
+    """Let go of the process groups at a gang's end: torch's caches hold the mesh of each DTensor, and it the group."""
+    _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+
+
+def _mark(names: set[str], name: str) -> Callable[[Tensor], None]:
+    # No method: torch holds hooks outside of Python's garbage collector, and would never free the process group.
+    return lambda _: names.add(name)
+
+
+def _without_views(_: nn.Module, inputs: Any, output: Any) -> Any:
+    """Copy outputs that are views: after an operation in place on a view, torch would not gather the unit again."""
+    if isinstance(output, Tensor):
+        return output.clone() if output._is_view() and output.requires_grad else output
+    if type(output) in (tuple, list):
+        return type(output)(_without_views(_, inputs, one) for one in output)
+    return {key: _without_views(_, inputs, one) for key, one in output.items()} if type(output) is dict else output
 
 
 def _aliases(module: nn.Module) -> dict[str, list[str]]:
