@@ -23,6 +23,7 @@ from sparkdl.data.shard import Shard
 from sparkdl.errors import InvalidInput
 from sparkdl.telemetry.emit import span
 from sparkdl.training.callbacks.calls import CallbackCalls
+from sparkdl.training.cost.memory import explaining_memory
 from sparkdl.training.dataloader import BatchLoader
 from sparkdl.training.layouts import check_workers, equalise
 from sparkdl.training.layouts.arithmetic import tf32
@@ -44,7 +45,8 @@ class Training(TrainingSpec):
         with _seeded(self.seed, world), tf32(enabled=self.objective.tf32, device=world.device):
             with span("imports"):
                 import_module("torch._dynamo")  # which the first optimizer of a process imports
-            return train(world, shard, self)
+            with explaining_memory(self.objective, self.layout, world, saves=self.checkpointer is not None):
+                return train(world, shard, self)
 
 
 def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:

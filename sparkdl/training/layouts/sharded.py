@@ -87,11 +87,14 @@ class Sharded(CheckedFields, Layout):
 
     def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
         """Raise InvalidInput if the settings, the optimizer, the parameters or the units do not fit."""
-        check_slices(self, objective, module)
         check_init(module, objective, self.init)
+        self._check_module(objective, module)
+
+    def _check_module(self, objective: Objective, module: nn.Module) -> None:
+        check_slices(self, objective, module)
         if scalars := [name for name, value in module.named_parameters() if not value.dim()]:
             raise InvalidInput(
-                f"layout is {self}, and the parameters {', '.join(scalars)} are scalars, which have no rows; expected "
+                f"layout is Sharded, and the parameters {', '.join(scalars)} are scalars, which have no rows; expected "
                 "parameters of shape [1]."
             )
         units_of(module, self.units)
@@ -103,7 +106,7 @@ class Sharded(CheckedFields, Layout):
         open_axes(world, grid({"replica": self.replicas, "shard": world.size // self.replicas}, world.size))
         workers, shards = Workers(world.group("replica"), world.group()), world.group("shard")
         weights = InitialWeights.of(objective, world, self.init)
-        self.check(objective, weights.module, world.size)
+        self._check_module(objective, weights.module)
         named = weights.module.named_parameters(remove_duplicate=False)
         slices: Slices = {name: shard_of(value.shape, shards.rank, shards.size) for name, value in named}
         if world.device.type == "cpu" and not self.keep:
@@ -120,7 +123,7 @@ class Sharded(CheckedFields, Layout):
 
     def _check_device(self, device: torch.device) -> None:
         if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
-            raise InvalidInput(f"layout is {self}, and torch is {torch.__version__}; expected torch 2.13 or later.")
+            raise InvalidInput(f"layout is Sharded, and torch is {torch.__version__}; expected torch 2.13 or later.")
         if self.offload and device.type != "cuda":
             raise InvalidInput(f"Sharded.offload is True, and device is {device.type!r}; expected a GPU, or False.")
 

@@ -105,7 +105,7 @@ class ShardedModule:
             unit.set_custom_reduce_scatter(UnitReduceScatter(group, self.sent))
             unit.set_gradient_divide_factor(1.0)
             unit.set_force_sum_reduction_for_comms(True)  # gloo refuses what torch calls for fp32 without this
-            unit.register_forward_pre_hook(self._watch)  # type: ignore[attr-defined]
+            unit.register_forward_pre_hook(self._watch)
         # Without this, a worker that skips a parameter ends the processes of all.
         self._units[0].set_reduce_scatter_unused_params(True)
 

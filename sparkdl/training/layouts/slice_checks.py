@@ -25,9 +25,8 @@ def check_settings(layout: Layout, objective: Objective) -> None:
     }
     for setting, value in values.items():
         if value is not None:
-            raise InvalidInput(
-                f"layout is {layout}, and {setting} is {value!r}: {_REASONS[setting]}, or layout=Replicated()."
-            )
+            problem = f"layout is {type(layout).__name__}, and {setting} is {value!r}"
+            raise InvalidInput(f"{problem}: {_REASONS[setting]}, or layout=Replicated().")
 
 
 def check_slices(layout: Layout, objective: Objective, module: nn.Module) -> None:
@@ -40,7 +39,7 @@ def check_slices(layout: Layout, objective: Objective, module: nn.Module) -> Non
     ]
     if sparse:
         raise InvalidInput(
-            f"layout is {layout}, whose workers exchange dense gradients, and {', '.join(sparse)} has sparse "
-            "gradients; expected sparse=False, or layout=Replicated()."
+            f"layout is {type(layout).__name__}, whose workers exchange dense gradients, and {', '.join(sparse)} has "
+            "sparse gradients; expected sparse=False, or layout=Replicated()."
         )
     check_elementwise(objective.optimizer, [name for name, value in module.named_parameters() if value.requires_grad])

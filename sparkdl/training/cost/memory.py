@@ -1,0 +1,177 @@
+"""Memory of a worker for a model, and what to do if it is too small.
+
+A model has ``w`` bytes of weights, ``g`` of gradients and ``o`` of the optimizer's state, and its largest unit ``u``
+bytes of weights. Beside Python, torch and activations, one of ``n`` workers of a replica needs
+
+    Replicated      w + g + o             + (w + o) / n  while it saves a checkpoint
+    Sharded         (w + g + o) / n + 4 u + (w + o) / n  while it saves a checkpoint
+
+The four copies of a unit are its gathered weights, its gradients, and the buffers of both exchanges.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+
+from sparkdl.cluster.group.world import World
+from sparkdl.errors import InvalidInput
+from sparkdl.training.layouts import Layout
+from sparkdl.training.layouts.sharded import Sharded
+from sparkdl.training.layouts.units import units_of
+from sparkdl.training.objective.objective import Objective
+
+_COPIES = 4  # of a unit
+_SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "Cannot allocate memory")
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True)
+class ModelMemory:
+    """Bytes of a whole model.
+
+    Attributes:
+        weights: of all parameters.
+        gradients: of the trained parameters.
+        optimizer: of the optimizer's state.
+        unit: weights of the largest unit of ``Sharded``.
+        saves: whether workers save checkpoints.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    unit: int = 0
+    saves: bool = False
+
+    @staticmethod
+    def of(
+        objective: Objective, module: nn.Module, units: Sequence[Any] | None = None, *, saves: bool = False
+    ) -> ModelMemory:
+        """The memory of a module, whose parameters may be on the device ``meta``; ``units`` are those of ``Sharded``.
+
+        The optimizer's state is that of a step on a small tensor.
+        """
+        named = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+        gradients = sum(value.nbytes for _, value in named)
+        small = [(name, nn.Parameter(torch.ones(4, 6, dtype=objective.dtype))) for name, _ in named]
+        optimizer = objective.open_optimizer(small)
+        for _, value in small:
+            value.grad = torch.ones_like(value)
+        with suppress(RuntimeError):  # SparseAdam takes no dense gradients
+            optimizer.step()
+        states = [one for state in optimizer.state.values() for one in state.values() if isinstance(one, torch.Tensor)]
+        copies = sum(one.nbytes for one in states if one.numel() > 1) / sum(value.nbytes for _, value in small)
+        weights = sum(value.nbytes for value in module.parameters())
+        return ModelMemory(weights, gradients, int(copies * gradients), _largest_unit(module, units), saves)
+
+    @property
+    def trained(self) -> int:
+        """Bytes of weights, gradients and optimizer state."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def saved(self) -> int:
+        """Bytes of the copy that is saved as a checkpoint."""
+        return (self.weights + self.optimizer) * self.saves
+
+    def replicated(self, workers: int) -> int:
+        """Bytes of one of so many workers of ``Replicated``."""
+        return self.trained + ceil(self.saved / workers)
+
+    def sharded(self, workers: int) -> int:
+        """Bytes of a worker of ``Sharded`` with so many workers of a replica."""
+        return ceil((self.trained + self.saved) / workers) + _COPIES * self.unit
+
+    def fewest(self, free: int) -> int | None:
+        """The fewest workers of a replica, each with ``free`` bytes for the model; None if a unit is too large."""
+        free -= _COPIES * self.unit
+        return ceil((self.trained + self.saved) / free) if free > 0 else None
+
+
+def _largest_unit(module: nn.Module, units: Sequence[Any] | None) -> int:
+    rest, sizes = {*module.parameters()}, []
+    for unit in [*units_of(module, units), [module]]:
+        members = {value for part in unit for value in part.parameters()} & rest
+        sizes.append(sum(value.nbytes for value in members))
+        rest -= members
+    return max(sizes)
+
+
+def memory_limit(device: torch.device) -> int:
+    """Bytes that a worker may use: of the GPU, or the least of the process's, the container's and the host's limits."""
+    if device.type == "cuda":
+        total: int = torch.cuda.get_device_properties(device).total_memory
+        return total
+    limits: list[int] = [psutil.virtual_memory().total]
+    limits += [int(text) for text in map(_text, _CGROUPS) if text.isdigit()]
+    data = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if data != resource.RLIM_INFINITY:  # it counts memory that the process has reserved and not used
+        limits.append(data - _status("VmData") + _status("RssAnon"))
+    return min(limits)
+
+
+def _status(name: str) -> int:
+    """Bytes of an entry of Linux's status of this process; 0 elsewhere."""
+    entries = dict(line.split(":", 1) for line in _text("/proc/self/status").splitlines())
+    return 1024 * int(entries[name].split()[0]) if name in entries else 0
+
+
+def _text(file: str) -> str:
+    path = Path(file)
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+
+
+@contextmanager
+def explaining_memory(objective: Objective, layout: Layout, world: World, *, saves: bool) -> Iterator[None]:
+    """Raise InvalidInput that says what the model needs, if the block runs out of memory."""
+    before = 0 if world.device.type == "cuda" else _status("RssAnon")
+    try:
+        yield
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        traceback.clear_frames(error.__traceback__)  # frees what the training holds
+        gc.collect()
+        units = layout.units if isinstance(layout, Sharded) else None
+        memory = ModelMemory.of(objective, objective.build(parameters=False), units, saves=saves)
+        raise InvalidInput(_advice(memory, layout, world.size, memory_limit(world.device) - before)) from error
+
+
+def _advice(memory: ModelMemory, layout: Layout, size: int, free: int) -> str:
+    parts = {"weights": memory.weights, "gradients": memory.gradients, "the optimizer's state": memory.optimizer}
+    shares = size // layout.replicas if isinstance(layout, Sharded) else 1
+    listed = ", ".join(f"{value / shares / 1e6:.0f} MB of {name}" for name, value in parts.items())
+    text = (
+        f"a worker ran out of memory. With layout={type(layout).__name__} and numWorkers={size}, a worker holds "
+        f"{listed}; it has {free / 1e6:.0f} MB beside Python and torch."
+    )
+    fewest = memory.fewest(free)
+    if fewest is None:
+        return f"{text} The largest unit of the model has {memory.unit / 1e6:.0f} MB; set smaller units in Sharded()."
+    if fewest <= shares:
+        return f"{text} The rest are activations: lower batchSize, or raise microBatches or numWorkers."
+    return (
+        f"{text} Set layout=Sharded() and numWorkers of at least {fewest}: then a worker needs "
+        f"{memory.sharded(fewest) / 1e6:.0f} MB, and memory for activations."
+    )
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    while error is not None:
+        kinds = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if kinds or (isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
