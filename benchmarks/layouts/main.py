@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 from torch import nn
 
-from benchmarks.layouts.steps import SideSteps
+from benchmarks.layouts.steps import SideSteps, StateBytes
 from benchmarks.measurements import run_measurements
 from benchmarks.mlp import adam, mlp
 from benchmarks.pairs import options
@@ -25,14 +25,17 @@ from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.training.layouts import Layout
+from sparkdl.training.layouts.plans import transformer_plan
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
+from sparkdl.training.layouts.tensor_parallel import TensorParallel
 from sparkdl.training.loop import Training
 
 BAR = "at most 1"
 WORKERS, WIDTH = 2, 2048
 UNITS, ROWS, STEPS = 24, 32, 4  # layers of the model whose memory counts, rows of a worker's batch, steps
 LAYERS, STEP_ROWS, BLOCKS, BLOCK = 6, 256, 3, 3  # of the model whose steps count
+ENCODER = 128  # width of the transformer that partners share
 COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
 
 
@@ -92,11 +95,24 @@ def measure_bytes(args: argparse.Namespace) -> float:
     return abs(count / expected - 1) / 0.02
 
 
+def measure_tensor(args: argparse.Namespace) -> float:
+    """Weights, gradients and optimizer state of a worker of ``TensorParallel`` against a worker of ``Replicated``."""
+    bar, figures = 0.60, []
+    for layout in (TensorParallel(WORKERS, transformer_plan()), Replicated()):
+        with LocalCluster(WORKERS, threads=1) as cluster:
+            figures.append(max(cluster.gang(StateBytes(layout, ENCODER))))
+    ratio = figures[0] / figures[1]
+    print(f"tensor parallel {figures[0] / 1e6:.1f} MB, replicated {figures[1] / 1e6:.1f} MB")
+    print(f"state of a worker of two partners: {ratio:.3f} of a replicated one (bar: at most {bar})", flush=True)
+    return ratio / bar
+
+
 MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
     "memory": measure_memory,
     "checkpoint": partial(measure_memory, saves=True),
     "step": measure_step,
     "bytes": measure_bytes,
+    "tensor": measure_tensor,
 }
 
 

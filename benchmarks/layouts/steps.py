@@ -28,6 +28,37 @@ SIDES = ("sharded", "kept", "torch", "allreduce")
 
 
 @dataclass(frozen=True)
+class StateBytes:
+    """Bytes of a worker's weights, gradients and optimizer state after a step on random rows.
+
+    Attributes:
+        layout: how the model is placed.
+        width: of the rows, and of the encoder's.
+    """
+
+    layout: Layout
+    width: int
+
+    def __call__(self, world: World, shard: Shard | None) -> int:
+        rows, length = 4, 8
+        objective = Objective(partial(encoder, self.width), nn.MSELoss(), adam)
+        plan = Plan((rows,) * world.size, rows * world.size)
+        replica = equalise(self.layout.place(objective, world, Feed(plan)))
+        inputs = torch.rand(rows, length, self.width)
+        replica.gradients(Batch((inputs,), inputs, None, None, rows, rows, 1.0, total=rows))
+        gradients = sum(one.grad.nbytes for one in replica.parameters if one.grad is not None)
+        replica.apply()
+        states = [value for state in replica.optimizer.state.values() for value in state.values()]
+        return gradients + sum(one.nbytes for one in [*replica.parameters, *states])
+
+
+def encoder(width: int) -> nn.Module:
+    """Two layers of a transformer, whose feed-forward parts have 90 % of the parameters."""
+    layers = [nn.TransformerEncoderLayer(width, 4, 18 * width, dropout=0.0, batch_first=True) for _ in range(2)]
+    return nn.Sequential(*layers)
+
+
+@dataclass(frozen=True)
 class SideSteps:
     """A worker's blocks of steps of one side, in a process of its own, since the settings of malloc stay.
 

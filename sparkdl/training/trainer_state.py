@@ -87,9 +87,10 @@ class TrainerState:
         if self.training.checkpointer is not None:
             self.training.checkpointer.check(self.state())
         self._started = time.monotonic() - self._spent
-        if self._random is not None:
-            set_random_state(self._random, self.world.device)
-            self._random = None
+        # Partners draw the same random numbers, also after a run without partners.
+        state, self._random = self.replica.workers.partners.gather(self._random)[0], None
+        if state is not None:
+            set_random_state(state, self.world.device)
 
     def start_epoch(self) -> None:
         """Start the clock of the next epoch at this step."""

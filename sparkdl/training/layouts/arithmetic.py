@@ -130,6 +130,17 @@ def in_channels_last(inputs: tuple[Input, ...]) -> tuple[Input, ...]:
 
 
 @contextmanager
+def slow_attention() -> Iterator[None]:
+    """In the block, attention in evaluation calls its layers, of which torch's fast path would read the weights."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
 def tf32(*, enabled: bool, device: torch.device) -> Iterator[None]:
     """Let GPUs multiply float32 matrices in TF32 in the block, if it is ``enabled``; convolutions do by default."""
     if enabled and device.type != "cuda":

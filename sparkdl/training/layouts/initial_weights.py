@@ -71,16 +71,14 @@ class InitialWeights:
                 values[name] = tensor[slices[name].index].to(self.world.device, copy=True).contiguous()
         return values
 
-    def whole(self, values: Mapping[str, Tensor]) -> nn.Module:
-        """The module with whole parameters, of which ``deal`` returned the values."""
-        parameters = {id(value): name for name, value in self.module.named_parameters()}
+    def fill(self, values: Mapping[str, Tensor]) -> nn.Module:
+        """The module, whose parameters have the values that ``deal`` returned, whole ones or slices."""
+        parameters = {
+            id(value): nn.Parameter(values[name], value.requires_grad) for name, value in self.module.named_parameters()
+        }
         for name, value in [*self.module.named_parameters(remove_duplicate=False)]:
             owner, _, key = name.rpartition(".")
-            first = parameters[id(value)]
-            if first != name:
-                self.module.get_submodule(owner)._parameters[key] = self.module.get_parameter(first)
-                continue
-            self.module.get_submodule(owner)._parameters[key] = nn.Parameter(values[name], value.requires_grad)
+            self.module.get_submodule(owner)._parameters[key] = parameters[id(value)]
         return self.module
 
     def _sent(self) -> Iterator[tuple[str, Tensor]]:

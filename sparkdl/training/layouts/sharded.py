@@ -38,6 +38,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count
 from sparkdl.io.weights import Slices
 from sparkdl.training.layouts import GradientSink, Layout, Workers
+from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
 from sparkdl.training.layouts.passes import ModuleReplica
@@ -113,7 +114,7 @@ class Sharded(CheckedFields, Layout):
             free_to_system()
         values = weights.deal(slices)
         if shards.size == 1:
-            return ModuleReplica(objective, weights.whole(values), workers)
+            return ModuleReplica(objective, weights.fill(values), workers)
         device = world.device if self.offload else None
         values = {name: value.cpu() for name, value in values.items()} if self.offload else values
         units = units_of(weights.module, self.units)
@@ -163,7 +164,7 @@ class ShardedReplica(ModuleReplica):
 
     def evaluate(self, batch: Batch) -> Any:
         """The output for a batch; None if its weight is 0."""
-        with self._sharded.gathered():
+        with self._sharded.gathered(), slow_attention():
             return super().evaluate(batch)
 
     def joined(self, batch: Batch) -> Batch:
