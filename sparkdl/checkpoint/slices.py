@@ -11,7 +11,7 @@ gang reads the files that overlap its slices, one after another, and copies the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,14 +33,21 @@ def deal(shared: Mapping[Any, Any], slices: Slices, rank: int, size: int) -> tup
     """This worker's part of the shared state, and its index.
 
     Whole tensors are dealt by size, the largest first, to the worker with the fewest bytes; rank 0 gets what is no
-    tensor, and tensors without values.
+    tensor, and tensors without values. If one worker has all values of a parameter and the others none, that worker
+    also gets the parameter's other entries, such as the optimizer's count of its steps.
     """
     tensors = dict(_tensors(shared, ()))
     parts = {path: part for path, tensor in tensors.items() if (part := _slice_of(path, tensor, slices)) is not None}
-    owner = owners({path: one.nbytes for path, one in tensors.items() if path not in parts and one.numel()}, size)
+    common = {path: one.nbytes for path, one in tensors.items() if path not in parts and one.numel()}
+    dealt = owners({path: size for path, size in common.items() if _holder(path, slices, rank) is None}, size)
+
+    def owner(path: _Path) -> int:
+        holder = _holder(path, slices, rank)
+        return rank if path in parts else dealt.get(path, 0) if holder is None else holder
+
     index = []
     for path, tensor in tensors.items():
-        if owner.setdefault(path, rank if path in parts else 0) == rank:
+        if owner(path) == rank:
             part = parts.get(path) or Slice.whole(tensor.shape)
             index.append({"path": list(path), **part.entry()})
     return _select(shared, (), owner, rank), index
@@ -113,16 +120,24 @@ def _tensors(nested: Mapping[Any, Any], path: _Path) -> Iterator[tuple[_Path, Te
             yield (*path, key), value
 
 
-def _select(nested: Mapping[Any, Any], path: _Path, owner: Mapping[_Path, int], rank: int) -> dict[Any, Any]:
+def _select(nested: Mapping[Any, Any], path: _Path, owner: Callable[[_Path], int], rank: int) -> dict[Any, Any]:
     return {
         key: _select(value, (*path, key), owner, rank) if isinstance(value, Mapping) else value
         for key, value in nested.items()
-        if isinstance(value, Mapping) or owner.get((*path, key), 0) == rank  # every part has all dicts, even empty ones
+        if isinstance(value, Mapping) or owner((*path, key)) == rank  # every part has all dicts, even empty ones
     }
 
 
 def _at(path: _Path, slices: Slices) -> Slice | None:
     return next((slices[key] for key in reversed(path) if key in slices), None)
+
+
+def _holder(path: _Path, slices: Slices, rank: int) -> int | None:
+    """The worker that has all values of the path's parameter, -1 if it is another one; None if no worker has all."""
+    part = _at(path, slices)
+    if part is None or not math.prod(part.shape):
+        return None
+    return rank if part == Slice.whole(part.shape) else None if math.prod(part.sizes) else -1
 
 
 def _slice_of(path: _Path, tensor: Tensor, slices: Slices) -> Slice | None:

@@ -64,13 +64,14 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
         state = TrainerState(world, training, replica, sync, rows)
         state.report |= rows.probe()
         callbacks, monitor = CallbackCalls(state), TrainingMonitor(state)
+    micro_batches = 1 if replica.splits_batches else training.objective.micro_batches
     state.resume()
     with monitor.measured():
         callbacks.start()
         while not (state.finished or state.paused):
             sync.start_epoch()
             for batch in rows.batches(world.clock.epoch, start=state.position):
-                for micro_batch, last in batch.split(training.objective.micro_batches):
+                for micro_batch, last in batch.split(micro_batches):
                     loss = replica.gradients(micro_batch, last=last)
                     monitor.observe(loss, micro_batch)
                 sync.update(world.clock, replica.joined(batch))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 from sparkdl.cluster.group.world import World
@@ -12,7 +13,7 @@ from sparkdl.data.batching import CACHE_MODES
 from sparkdl.data.fingerprint import Fingerprint
 from sparkdl.data.sampler import Plan
 from sparkdl.data.shard import Shard
-from sparkdl.data.transforms import Augment, Collate
+from sparkdl.data.transforms import Augment, Collate, Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, NonNegative, Seed, one_of
 from sparkdl.training.callbacks.callback import check_callbacks
@@ -21,6 +22,7 @@ from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.objective.labels import Classes
 from sparkdl.training.objective.objective import Objective, OutputKind
+from sparkdl.training.objective.probe import probe_batch
 from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 
@@ -137,7 +139,9 @@ class TrainingSpec(CheckedFields):
     def feed(self, shard: Shard) -> Feed:
         """What a layout knows of the rows before this worker reads its ``shard``."""
         plan = Plan(shard.shard_rows, self.batch_size, drop_last=self.drop_last)
-        return Feed(plan, self.objective.micro_batches, validated=shard.columns.validation is not None)
+        validated = shard.columns.validation is not None
+        sample = partial(probe_batch, shard, Transforms(self.collate))
+        return Feed(plan, self.objective.micro_batches, validated=validated, sample=sample)
 
     def title(self) -> str:
         """The epochs that an attempt starting now trains, for the Spark UI."""

@@ -28,7 +28,8 @@ def weight_slices(replica: Replica, group: Group) -> Slices:
         slices[_KEY + name] = replica.slices.get(name) or Slice.whole(value.shape)
         if value.dim() and owner.get(name, group.rank) != group.rank:  # a scalar has no empty slice: all have it
             slices[_KEY + name] = Slice(tuple(value.shape), (range(0), *map(range, value.shape[1:])))
-    return slices
+    absent = {_KEY + str(name): part for name, part in replica.slices.items() if name not in parameters}
+    return {**{key: part for key, part in absent.items() if not math.prod(part.sizes)}, **slices}
 
 
 def holds(part: Slice) -> bool:
@@ -37,20 +38,27 @@ def holds(part: Slice) -> bool:
 
 
 def copy_weights(replica: Replica, slices: Slices, rank: int) -> dict[str, Any]:
-    """Copies on the CPU: ``"slices"`` of parameters, and on rank 0 ``"others"`` and ``"aliases"``, else empty."""
+    """Copies on the CPU: ``"slices"`` of parameters, and if ``returns_others``, ``"others"`` and ``"aliases"``."""
     parameters, others, aliases = _tensors(replica)
     copies = {}
     for key, part in slices.items():
         if holds(part):
             copies[key] = _copied(parameters[str(key).removeprefix(_KEY)])
-    others = {name: _copied(value) for name, value in others.items() if rank == 0}
-    return {"slices": copies, "others": others, "aliases": {} if rank else aliases}
+    if not returns_others(replica, rank):
+        return {"slices": copies, "others": {}, "aliases": {}}
+    return {"slices": copies, "others": {name: _copied(value) for name, value in others.items()}, "aliases": aliases}
+
+
+def returns_others(replica: Replica, rank: int) -> bool:
+    """Whether a worker returns buffers and extra state: rank 0, or of a replica with parts of the module, all."""
+    return rank == 0 or not (replica.has_all_modules or replica.workers.replicas.rank)
 
 
 def whole_bytes(replica: Replica, slices: Slices) -> int:
     """Bytes of the whole model's weights."""
     parameters, others, _ = _tensors(replica)
-    sizes = [math.prod(slices[_KEY + name].shape) * value.element_size() for name, value in parameters.items()]
+    element = max(value.element_size() for value in parameters.values())
+    sizes = [math.prod(part.shape) * element for part in slices.values()]
     return sum(sizes) + sum(value.nbytes for value in others.values())
 
 

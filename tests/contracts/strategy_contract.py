@@ -147,6 +147,9 @@ class StrategyContract:
     strategy: ClassVar[Strategy] = AllReduce()
     layout: ClassVar[Layout] = Replicated()
     partners: ClassVar[int] = 1  # workers that run on the same rows
+    alike: ClassVar[int] = 1  # workers that draw the same random numbers
+    masks: ClassVar[Any] = work.Masks
+    stumbles: ClassVar[Any] = work.Stumbles
 
     def fit(self, cluster, case: Case, data: Any = None, rows: int = ROWS) -> list[dict[str, Any]]:
         """Train, and check that all workers end alike."""
@@ -180,19 +183,20 @@ class StrategyContract:
         (alone,) = InlineCluster().gang(work.Fit(replace(training, layout=Replicated())), numbers(), still.columns())
         first = workers[0]["start"]
         assert_equal(first, alone["start"])  # the same for any number of workers
+        buffers = {name: value for worker in workers for name, value in worker["buffers"].items()}
         for worker in workers:
-            assert_equal(worker["parameters"] | worker["buffers"], first)
+            assert_equal(worker["parameters"] | buffers | worker["buffers"], first)
         if isinstance(self.layout, Replicated):
             assert len({worker["start"]["head.weight"].tobytes() for worker in workers}) == cluster.size
 
     def test_run_is_deterministic(self, cluster):
-        case = Case(work.Masks, optimizer=ADAM, precision="fp32", batch_size=20, epochs=2)
+        case = Case(self.masks, optimizer=ADAM, precision="fp32", batch_size=20, epochs=2)
         workers, repeated = self.fit(cluster, case), self.fit(cluster, case)
         for first, second in zip(workers, repeated, strict=True):
             assert_equal(first["parameters"], second["parameters"])
             np.testing.assert_array_equal(first["seen"], second["seen"])
         masks = {np.stack(worker["seen"]).tobytes() for worker in workers}
-        assert len(masks) == cluster.size // self.partners  # replicas draw different masks
+        assert len(masks) == cluster.size // self.alike  # others draw different masks
         assert len({mask.tobytes() for mask in workers[0]["seen"]}) == len(workers[0]["seen"])
 
     def test_batch_statistics_are_averaged_by_rows(self, cluster):
@@ -226,7 +230,7 @@ class StrategyContract:
     def test_error_in_step_names_step_and_rank(self, cluster):
         rank = cluster.size - 1
         with pytest.raises(WorkerFailed, match="ArithmeticError: stumbled over a row") as caught:
-            self.fit(cluster, Case(partial(work.Stumbles, rank, 2), batch_size=12))
+            self.fit(cluster, Case(partial(self.stumbles, rank, 2), batch_size=12))
         assert (caught.value.rank, caught.value.step, caught.value.stage) == (rank, 2, "work")
         assert "in forward" in caught.value.trace
 
@@ -268,7 +272,7 @@ def whole(workers: list[dict[str, Any]], layout: Layout) -> list[dict[str, Any]]
     if isinstance(layout, Replicated):
         return workers
     merged = read_state(merge_weights([worker["weights"] for worker in workers]))
-    names = workers[0]["parameters"]
+    names = {name for worker in workers for name in worker["parameters"]}
     return [worker | {"parameters": {name: merged[name].numpy() for name in names}} for worker in workers]
 
 

@@ -77,7 +77,7 @@ class Decode:
 
 def _watch_module(run: Any) -> None:
     clock, module = run.clock, run.module
-    first = next(module.children())  # gradients come from the loss backwards
+    first = next(module.children(), module)  # gradients come from the loss backwards
 
     def backward(gradient: Tensor) -> Tensor | None:
         return gradient * float("nan") if "nan" in _here.reached("backward", clock.step + 1) else None

@@ -18,7 +18,7 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.io.weights import Slices
 from sparkdl.training.layouts import Replica
 from sparkdl.training.objective.monitored_value import Mode
-from sparkdl.training.weight_slices import copy_weights, holds, pack_weights, weight_slices
+from sparkdl.training.weight_slices import copy_weights, holds, pack_weights, returns_others, weight_slices
 
 
 @dataclass
@@ -103,7 +103,8 @@ class GangEarlyStopping:
         self.reason, weights = state["reason"], state["weights"]
         if weights is not None:
             # In a larger gang a new rank resumes from the state of rank 0.
-            first = {name: {} if self._group.rank else weights[name] for name in ("others", "aliases")}
+            others = returns_others(self._replica, self._group.rank)
+            first = {name: weights[name] if others else {} for name in ("others", "aliases")}
             # In the order of ``copy_weights``: files have their own.
             slices = {key: state["shared"][key] for key, part in self.slices.items() if holds(part)}
             self.epochs.weights = {"slices": slices, **first}

@@ -76,6 +76,8 @@ class Replica(Protocol):
         needs_rows: whether each worker needs a row of positive weight in each step and micro-batch.
         lockstep: whether workers exchange tensors within a pass. Each worker then runs forward and backward in every
             micro-batch, in validation and in the probe. A worker without rows runs on ``Feed.spare_row()``.
+        splits_batches: whether the replica splits a batch into micro-batches itself; else the loop does.
+        has_all_modules: whether the module has all modules of the model; else each worker returns its own buffers.
         slices: this worker's slices of parameters, by name, and by index in ``parameters`` for strategies that keep
             tensors by index; empty for whole tensors.
         bytes_per_step: bytes that this worker sends per step for the layout; the strategy counts its own bytes.
@@ -90,6 +92,8 @@ class Replica(Protocol):
     reports: bool = True
     needs_rows: bool = False
     lockstep: bool = False
+    splits_batches: bool = False
+    has_all_modules: bool = True
     slices: Mapping[str | int, Slice] = MappingProxyType({})
     bytes_per_step: int = 0
     module: nn.Module

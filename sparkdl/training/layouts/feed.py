@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from sparkdl.data.batch import Batch
 from sparkdl.data.sampler import Plan
@@ -17,13 +17,22 @@ class Feed:
         plan: the plan of all rows, validation rows included.
         micro_batches: micro-batches of a step.
         validated: whether some of the rows are validation rows.
+        sample: reads the first rows of this worker's shard.
 
     Attributes:
         micro_batches: micro-batches of a step.
     """
 
-    def __init__(self, plan: Plan, micro_batches: int = 1, *, validated: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        micro_batches: int = 1,
+        *,
+        validated: bool = False,
+        sample: Callable[[], Batch] | None = None,
+    ) -> None:
         self.micro_batches = micro_batches
+        self._sample = sample
         self._plan, self._validated = plan, validated
         self._spare: Batch | None = None
 
@@ -38,6 +47,16 @@ class Feed:
             return min(plan.batch_size, sum(plan.rows[rank] for rank in ranks))
         before = (sum(plan.offsets(step)[rank] for rank in ranks) for step in range(plan.steps + 1))
         return max((after - first for first, after in itertools.pairwise(before)), default=0)
+
+    def sample(self) -> Batch:
+        """Up to 32 of this worker's rows, on the CPU, for a layout that times the model in ``place``.
+
+        Raises:
+            InvalidInput: the feed is not that of a gang.
+        """
+        if self._sample is None:
+            raise InvalidInput("the feed has no rows; expected the feed of a gang, or a layout that needs no sample.")
+        return self._sample()
 
     def open(self, spare: Batch | None) -> None:
         """Set the spare row, once the workers have read their rows."""

@@ -72,9 +72,10 @@ class InitialWeights:
         return values
 
     def fill(self, values: Mapping[str, Tensor]) -> nn.Module:
-        """The module, whose parameters have the values that ``deal`` returned, whole ones or slices."""
-        parameters = {
-            id(value): nn.Parameter(values[name], value.requires_grad) for name, value in self.module.named_parameters()
+        """The module with the values that ``deal`` returned, whole ones or slices, and no other parameters."""
+        parameters: dict[int, nn.Parameter | None] = {
+            id(value): nn.Parameter(values[name], value.requires_grad) if name in values else None
+            for name, value in self.module.named_parameters()
         }
         for name, value in [*self.module.named_parameters(remove_duplicate=False)]:
             owner, _, key = name.rpartition(".")

@@ -37,6 +37,8 @@ class ModuleReplica(Replica):
         feed: gives the spare row of a replica in lockstep; other replicas need none.
     """
 
+    overlaps = True  # whether the sink gets each gradient as soon as it is final
+
     def __init__(self, objective: Objective, module: nn.Module, workers: Workers, feed: Feed | None = None) -> None:
         self.module, self.workers, self._feed = module.train(), workers, feed
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
@@ -64,7 +66,9 @@ class ModuleReplica(Replica):
     @sink.setter
     def sink(self, sink: GradientSink | None) -> None:
         self._sink = sink
-        if sink is not None and not self._hooked:  # rounds make many replicas of one module, without a sink
+        if (
+            sink is not None and self.overlaps and not self._hooked
+        ):  # rounds make many replicas of one module, without a sink
             self._hooked = True
             for index, parameter in enumerate(self.parameters):
                 parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
@@ -84,6 +88,14 @@ class ModuleReplica(Replica):
         self._receiver = None
         enter_phase("other")
         return loss.detach()
+
+    def deliver(self, share: float) -> None:
+        """Give all gradients to the sink after the backward pass; ``share`` is this replica's share of the step."""
+        if self._sink is not None:
+            self._sink.begin(share)
+            for index in reversed(range(len(self.parameters))):
+                self._sink.ready(index)
+            self._sink.finish()
 
     def run(self, inputs: Iterable[Input]) -> Any:
         """The forward pass."""

@@ -37,7 +37,7 @@ from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count
 from sparkdl.io.weights import Slices
-from sparkdl.training.layouts import GradientSink, Layout, Workers
+from sparkdl.training.layouts import Layout, Workers
 from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
@@ -133,6 +133,7 @@ class ShardedReplica(ModuleReplica):
     """This worker's slices of a replica."""
 
     lockstep = True
+    overlaps = False
 
     def __init__(self, objective: Objective, sharded: ShardedModule, slices: Slices, world: World, feed: Feed) -> None:
         workers = Workers(world.group("replica"), world.group())
@@ -142,15 +143,6 @@ class ShardedReplica(ModuleReplica):
         by_index: Slices = {index: slices[name] for index, name in enumerate(self._names)}
         self.slices = {**slices, **by_index}
         self._share: float | None = None  # the replica's weight in the step
-
-    @property
-    def sink(self) -> GradientSink | None:
-        """Receives the slices' gradients after the backward pass of each step's last micro-batch."""
-        return self._sink
-
-    @sink.setter
-    def sink(self, sink: GradientSink | None) -> None:
-        self._sink = sink
 
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
         """Run forward and backward on one batch; return the local mean loss."""
@@ -194,11 +186,7 @@ class ShardedReplica(ModuleReplica):
         # As on one machine, the optimizer skips a parameter that no row used.
         self._sharded.collect([name for name, count in zip(self._names, used.tolist(), strict=True) if not count])
         self.bytes_per_step = self._sharded.sent.count
-        if self._sink is not None:
-            self._sink.begin(self._share or 0.0)
-            for index in reversed(range(len(self.parameters))):
-                self._sink.ready(index)
-            self._sink.finish()
+        self.deliver(self._share or 0.0)
 
 
 def free_to_system() -> None:

@@ -34,7 +34,7 @@ def halves(module: nn.Module) -> Mapping[str, str]:
 class TestTensorParallel(LayoutContract):
     layout = TensorParallel(2, halves)
     model = work.Net
-    partners = 2
+    partners = alike = 2
 
     @pytest.fixture
     def cluster(self, pair):
@@ -44,7 +44,7 @@ class TestTensorParallel(LayoutContract):
 class TestTensorParallelReplicas(LayoutContract):
     layout = TensorParallel(2, halves)
     model = work.Net
-    partners = 2
+    partners = alike = 2
 
     @pytest.fixture
     def cluster(self, four):

@@ -1,0 +1,419 @@
+"""Pipeline parallelism: each worker holds a stage of consecutive layers, and micro-batches pass through the stages.
+
+With ``p`` stages and ``m`` micro-batches, a stage that takes ``t`` seconds for a micro-batch, forward and backward,
+makes a step of at least
+
+    (m + p - 1) t,        of which the share (p - 1) / (m + p - 1) is idle.
+
+``"gpipe"`` runs all micro-batches forward, then all backward, and holds ``m`` activations: Y. Huang et al., GPipe,
+2019, arXiv:1811.06965. ``"1f1b"`` alternates, and holds at most ``p``: D. Narayanan et al., PipeDream, 2019. With
+``"interleaved"`` each worker has several stages, so that less time is idle: D. Narayanan et al., 2021,
+arXiv:2104.04473. The schedules and their messages are torch's own, of ``torch.distributed.pipelining``.
+
+A micro-batch has a fixed number of rows. Copies of a row stand for missing rows, and their outputs are dropped before
+the loss, so that gradients are those of a single process.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+from sparkdl.cluster.group.mesh import grid, open_axes
+from sparkdl.cluster.group.peers import reaching_peers
+from sparkdl.cluster.group.world import Group, World
+from sparkdl.data.batch import Batch, arguments
+from sparkdl.errors import InvalidInput, SparkdlError, WorkerFailed
+from sparkdl.io.fields import CheckedFields, Count, Several, one_of
+from sparkdl.io.weights import Slice, Slices
+from sparkdl.telemetry.step_timer import enter_phase
+from sparkdl.training.layouts import Layout, Workers
+from sparkdl.training.layouts.cuts import best_cuts
+from sparkdl.training.layouts.feed import Feed
+from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
+from sparkdl.training.layouts.passes import ModuleReplica
+from sparkdl.training.layouts.slice_checks import check_settings
+from sparkdl.training.layouts.stages import stages_of
+from sparkdl.training.objective.loss import kept_buffers, shapes
+from sparkdl.training.objective.objective import Objective
+from sparkdl.training.rng import forked
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+_REPEATS = 3  # of a layer, when it is timed
+
+
+@dataclass(frozen=True)
+class Pipelined(CheckedFields, Layout):
+    """Each worker holds some of the model's layers; ``microBatches`` is the number of the pipeline's micro-batches.
+
+    Attributes:
+        stages: workers of a replica, with consecutive ranks.
+        schedule: ``"gpipe"``, ``"1f1b"`` or ``"interleaved"``.
+        split: names of the modules at which the second stage and all later ones begin. By default, the model is an
+            ``nn.Sequential``, and rank 0 times its children to find the cuts with the smallest slowest stage.
+        chunks: stages of each worker; more than 1 with ``"interleaved"`` alone.
+        max_bytes: the most bytes of a stage's weights, if ``split`` is not set; default: any.
+        init: where the initial weights come from, as for ``Sharded``.
+    """
+
+    stages: Several
+    schedule: Annotated[str, one_of(SCHEDULES)] = "1f1b"
+    split: Any = None
+    chunks: Count = 1
+    max_bytes: Count | None = None
+    init: Any = None
+
+    def _check(self) -> None:
+        if (self.schedule == "interleaved") != (self.chunks > 1):
+            raise InvalidInput(
+                f"schedule is {self.schedule!r}, and chunks is {self.chunks}; expected at least 2 chunks with "
+                "'interleaved', and 1 with the others."
+            )
+        names = self.split
+        if names is not None and (isinstance(names, str) or len(names) != self.parts - 1):
+            raise InvalidInput(
+                f"split is {names!r}; expected {self.parts - 1} names of modules for {self.parts} stages."
+            )
+
+    @property
+    def parts(self) -> int:
+        """Stages of the model."""
+        return self.stages * self.chunks
+
+    def multiple(self, size: int) -> int:
+        """The workers of a replica."""
+        return self.stages
+
+    def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
+        """Raise InvalidInput if the settings or the model do not fit."""
+        check_init(module, objective, self.init)
+        self._check_module(objective, module)
+
+    def _check_module(self, objective: Objective, module: nn.Module) -> None:
+        check_settings(self, objective)
+        normalising = nn.modules.batchnorm._BatchNorm
+        if names := [name for name, part in module.named_modules() if isinstance(part, normalising)]:
+            raise InvalidInput(
+                f"layout is Pipelined, and {names[0]} is batch normalisation, which would see copies of rows; expected "
+                "nn.GroupNorm or nn.LayerNorm."
+            )
+        if self.split is not None:
+            stages_of(module, self.split)
+        elif not isinstance(module, nn.Sequential):
+            raise InvalidInput(
+                f"layout is Pipelined, and the model is a {type(module).__name__}; expected an nn.Sequential, or names "
+                "of modules in split."
+            )
+
+    def place(self, objective: Objective, world: World, feed: Feed) -> PipelinedReplica:
+        """Build this worker's stages of the model."""
+        open_axes(world, grid({"replica": world.size // self.stages, "stage": self.stages}, world.size))
+        replicas, group = world.group("replica"), world.group("stage")
+        weights = InitialWeights.of(objective, world, self.init)
+        module = weights.module
+        self._check_module(objective, module)
+        parts = stages_of(module, self.split or self._firsts(objective, module, world, feed))
+        mine = {number: parts[number] for number in range(group.rank, self.parts, self.stages)}
+        held = {id(value) for part in mine.values() for value in part.parameters()}
+        slices: Slices = {
+            name: Slice.whole(value.shape) if id(value) in held else _nothing_of(value.shape)
+            for name, value in module.named_parameters(remove_duplicate=False)
+            if id(value) in held or value.dim()
+        }
+        names = {name for name, value in module.named_parameters() if id(value) in held}
+        weights.fill(weights.deal({name: one for name, one in slices.items() if name in names}))
+        _forget_buffers([part for number, part in enumerate(parts) if number not in mine])
+        rows = self._rows(objective, feed.most_rows(group.ranks))
+        pipeline = StageSchedule(self, mine, group, rows)
+        return PipelinedReplica(objective, module, Workers(replicas, replicas, group), pipeline, slices)
+
+    def _rows(self, objective: Objective, most: int) -> int:
+        """Rows of a micro-batch, if a step has up to ``most`` rows."""
+        micro_batches = objective.micro_batches
+        if most < micro_batches:
+            raise InvalidInput(
+                f"batchSize gives a pipeline {most} rows of a step, and microBatches is {micro_batches}; expected a "
+                "row in each micro-batch."
+            )
+        if self.chunks > 1 and micro_batches > self.stages and micro_batches % self.stages:
+            raise InvalidInput(
+                f"microBatches is {micro_batches}, and schedule is 'interleaved' on {self.stages} stages; expected a "
+                "multiple of the stages."
+            )
+        return -(-most // micro_batches)
+
+    def _firsts(self, objective: Objective, module: nn.Module, world: World, feed: Feed) -> list[str]:
+        """The names of the first layers of the stages after the first one, as rank 0 finds them."""
+        batches = world.group().gather(feed.sample())
+        names = [name for name, _ in module.named_children()]
+        cuts: tuple[int, ...] = ()
+        if world.rank == 0:
+            batch = next(batch for batch in batches if batch.rows)
+            layers = [child for _, child in module.named_children()]
+            inputs = arguments(batch.to(world.device).inputs)
+            sizes = [sum(value.nbytes for value in layer.parameters()) for layer in layers]
+            trained = [any(value.requires_grad for value in layer.parameters()) for layer in layers]
+            cuts = best_cuts(layer_seconds(layers, inputs), sizes, self.parts, self.max_bytes, trained)
+        return [names[first] for first in world.group().gather(cuts)[0][1:]]
+
+
+class StageSchedule:
+    """torch's schedule over this worker's stages, opened by the first batch, whose rows tell the shapes.
+
+    Args:
+        layout: the layout.
+        parts: this worker's stages, by number.
+        group: the partners.
+        rows: of a micro-batch.
+    """
+
+    def __init__(self, layout: Pipelined, parts: Mapping[int, nn.Module], group: Group, rows: int) -> None:
+        self._layout, self._parts, self._group, self.rows = layout, parts, group, rows
+        self.is_first, self.is_last = 0 in parts, layout.parts - 1 in parts
+        self._schedules: dict[tuple[int, bool], Any] = {}
+        self._metas: dict[
+            bool, list[tuple[Tensor, ...]]
+        ] = {}  # by whether the pass is backward, too: autocast is then on
+        self.loss: Callable[[Tensor, int], Tensor] = _no_loss
+
+    def run(self, batch: Batch, micro_batches: int, *, backward: bool) -> None:
+        """Run the schedule on micro-batches of the batch's rows, with ``loss(output, micro-batch)`` on the last stage.
+
+        Raises InvalidInput if the shape of a row differs from earlier batches.
+        """
+        inputs = [_filled(value, micro_batches, self.rows) for value in arguments(batch.inputs)]
+        if backward not in self._metas:
+            self._metas[backward] = self._shapes([value[: self.rows] for value in inputs])
+        expected = self._metas[backward][0]
+        if [value.shape[1:] for value in inputs] != [meta.shape[1:] for meta in expected]:
+            raise InvalidInput(
+                f"a batch has rows of {shapes(inputs)}, and earlier ones had {shapes([*expected])}; a pipeline takes "
+                "rows of one shape. Let collate pad all batches to one length."
+            )
+        key = micro_batches, backward
+        schedule = self._schedules[key] = self._schedules.get(key) or self._schedule(
+            micro_batches, self._metas[backward]
+        )
+        target = torch.arange(micro_batches) if self.is_last else None
+        with reaching_peers():
+            call = schedule.step if backward else schedule.eval
+            call(*(inputs if self.is_first else ()), target=target, losses=[] if self.is_last else None)
+
+    def passes(self, rows: int) -> int:
+        """Micro-batches that so many rows need in evaluation."""
+        count, stages = -(-rows // self.rows), self._layout.stages
+        return count if self._layout.chunks == 1 else -(-count // stages) * stages
+
+    def sent(self, micro_batches: int) -> int:
+        """Bytes that this worker sends in a step: outputs forward, and gradients of inputs backward."""
+        last, sent, metas = self._layout.parts - 1, 0, self._metas[True]
+        for number in self._parts:
+            sent += sum(one.nbytes for one in metas[number + 1]) if number < last else 0
+            sent += sum(one.nbytes for one in metas[number]) if number else 0
+        return micro_batches * sent
+
+    def _schedule(self, micro_batches: int, metas: Sequence[tuple[Tensor, ...]]) -> Any:
+        device = next(next(iter(self._parts.values())).parameters()).device
+        stages: list[Any] = [
+            PipelineStage(
+                *(part, number, self._layout.parts, device, metas[number], metas[number + 1]),
+                group=self._group.handle,
+            )
+            for number, part in self._parts.items()
+        ]
+        options: dict[str, Any] = {
+            "loss_fn": lambda output, number: self.loss(output, int(number)),
+            "scale_grads": False,
+        }
+        if self._layout.chunks > 1:
+            return ScheduleInterleaved1F1B(stages, micro_batches, **options)
+        # Below as many micro-batches as stages, both schedules are the same, and torch takes the first one alone.
+        alike = self._layout.schedule == "gpipe" or micro_batches < self._layout.stages
+        return (ScheduleGPipe if alike else Schedule1F1B)(stages[0], micro_batches, **options)
+
+    def _shapes(self, inputs: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """The inputs of each stage and the outputs of the last one, without values; the partners run on these rows."""
+        values, metas = tuple(inputs), [_meta(inputs)]
+        for number in range(self._layout.parts):
+            output = None
+            if number in self._parts:
+                with torch.no_grad(), kept_buffers(self._parts[number]), forked(inputs[0].device):
+                    output = self._parts[number](*values)
+            output = self._group.gather(output)[number % self._layout.stages]
+            if not isinstance(output, Tensor):
+                raise InvalidInput(f"stage {number} returned {shapes(output)}; expected one tensor [rows, ...].")
+            values = (output.to(inputs[0].device),)
+            metas.append((_meta(values)[0].requires_grad_(),))  # torch sends gradients of such tensors alone
+        return metas
+
+
+class PipelinedReplica(ModuleReplica):
+    """This worker's stages of a replica; the worker with the last stage reports."""
+
+    overlaps = False
+    splits_batches = True
+    has_all_modules = False
+
+    def __init__(
+        self, objective: Objective, module: nn.Module, workers: Workers, pipeline: StageSchedule, slices: Slices
+    ) -> None:
+        super().__init__(objective, module, workers)
+        self.reports, self.slice_group = pipeline.is_last, workers.partners
+        self.slices = {**slices, **{index: slices[name] for index, name in enumerate(self._names)}}
+        self._pipeline = pipeline
+        own = [group["params"] for group in super().state_dict()["shared"]["optimizer"]["param_groups"]]
+        groups = workers.partners.gather(own)
+        if len({*map(len, groups)}) > 1:
+            raise InvalidInput(
+                f"optimizer has {[*map(len, groups)]} parameter groups on the stages; expected equal numbers of them."
+            )
+        self._groups = [[name for part in names for name in part] for names in zip(*groups, strict=True)]
+
+    def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
+        """Run forward and backward on all micro-batches of a batch; return the local mean loss."""
+        self.output, micro_batches = None, self._objective.micro_batches
+        loss = self.parameters[0].new_zeros(())
+        if batch.weight:
+            parts = [part for part, _ in batch.split(micro_batches)]
+            outputs: dict[int, Tensor] = {}
+            losses: list[Tensor] = []
+
+            def weighted(output: Tensor, number: int) -> Tensor:
+                part, outputs[number] = parts[number], output.detach()[: parts[number].rows]
+                if not part.weight:
+                    return output.sum() * 0.0
+                losses.append(self._criterion(output[: part.rows], part) * part.micro_fraction)
+                return losses[-1]
+
+            enter_phase("forward")
+            self._pipeline.loss = weighted
+            with self._autocast:
+                self._pipeline.run(batch, micro_batches, backward=True)
+            enter_phase("other")
+            self.bytes_per_step = self._pipeline.sent(micro_batches)
+            if losses:
+                loss = torch.stack([one.detach() for one in losses]).sum()
+                self.output = torch.cat([outputs[number] for number in range(micro_batches)])
+        self.deliver(batch.weight_fraction)
+        return loss
+
+    def evaluate(self, batch: Batch) -> Any:
+        """The output for a batch on the worker that reports; None on the others, and if the batch's weight is 0."""
+        if not batch.weight:
+            return None
+        outputs: dict[int, Tensor] = {}
+        count = self._pipeline.passes(batch.rows)
+        parts = [part for part, _ in batch.split(count)]
+
+        def take(output: Tensor, number: int) -> Tensor:
+            outputs[number] = output[: parts[number].rows]
+            return output.new_zeros(())
+
+        self._pipeline.loss = take
+        self._pipeline.run(batch, count, backward=False)
+        return torch.cat([outputs[number] for number in range(count)]) if outputs else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Module, optimizer and scheduler; groups of the optimizer name the parameters of all stages."""
+        state = super().state_dict()
+        groups = zip(state["shared"]["optimizer"]["param_groups"], self._groups, strict=True)
+        state["shared"]["optimizer"]["param_groups"] = [options | {"params": names} for options, names in groups]
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of this worker's stages, from a state of these or of all parameters."""
+        names, shared = dict(self.module.named_parameters(remove_duplicate=False)), dict(state["shared"])
+        shared["parameters"] = {name: one for name, one in shared["parameters"].items() if name in names}
+        groups = shared["optimizer"]["param_groups"]
+        shared["optimizer"] = {
+            **shared["optimizer"],
+            "state": {name: one for name, one in shared["optimizer"]["state"].items() if name in names},
+            "param_groups": [
+                group | {"params": [name for name in group["params"] if name in names]} for group in groups
+            ],
+        }
+        super().load_state_dict(state | {"shared": shared})
+
+
+@contextmanager
+def _first_cause() -> Iterator[None]:
+    """Raise the error of a stage's module, of which torch's own error has only the shapes."""
+    try:
+        yield
+    except RuntimeError as error:
+        cause = error.__cause__
+        if cause is None or isinstance(error, SparkdlError):
+            raise
+        if isinstance(cause, SparkdlError):
+            raise cause from None
+        text = str(cause).rstrip(".")
+        raise WorkerFailed(f"forward() or backward() of a stage raised {type(cause).__name__}: {text}.") from cause
+
+
+def layer_seconds(layers: Sequence[nn.Module], inputs: Sequence[Tensor]) -> list[float]:
+    """Seconds of a forward and a backward pass of each layer on some rows, the fastest of three.
+
+    Args:
+        layers: they run one after the other, and stay as they are; their parameters may be on the device ``meta``.
+        inputs: of the first layer, ``[rows, ...]`` each.
+    """
+    seconds, values = [], [*inputs]
+    for layer in layers:
+        timed, taken, output = _with_values(layer, values[0].device), list[float](), values[0]
+        values = [value.detach().requires_grad_(value.is_floating_point()) for value in values]
+        for _ in range(_REPEATS):
+            start = time.perf_counter()
+            with forked(values[0].device):
+                output = timed(*values)
+            if output.requires_grad:
+                output.backward(torch.ones_like(output))
+            taken.append(time.perf_counter() - start)
+        seconds.append(min(taken))
+        values = [output]
+    return seconds
+
+
+def _with_values(layer: nn.Module, device: torch.device) -> nn.Module:
+    """A copy of a layer, whose parameters have small random values."""
+    memo: dict[int, Any] = {
+        id(value): nn.Parameter(torch.rand(value.shape, dtype=value.dtype, device=device) / 100, value.requires_grad)
+        for value in layer.parameters()
+    }
+    return copy.deepcopy(layer, memo)
+
+
+def _filled(value: Tensor, micro_batches: int, rows: int) -> Tensor:
+    """The rows of each micro-batch, as ``Batch.split`` makes them, and copies of the first row up to ``rows`` rows."""
+    ends = [number * len(value) // micro_batches for number in range(micro_batches + 1)]
+    parts = []
+    for first, end in pairwise(ends):
+        parts += [value[first:end], value[:1].expand(rows - end + first, *value.shape[1:])]
+    return torch.cat(parts)
+
+
+def _meta(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(torch.empty_like(value, device="meta") for value in values)
+
+
+def _nothing_of(shape: Sequence[int]) -> Slice:
+    return Slice(tuple(shape), (range(0), *map(range, shape[1:])))
+
+
+def _forget_buffers(stages: Sequence[nn.Module]) -> None:
+    """Remove the buffers of other workers' stages, which would stay as they are here."""
+    for part in (part for stage in stages for part in stage.modules()):
+        part._buffers.update(dict.fromkeys(part._buffers))
+
+
+def _no_loss(output: Tensor, number: int) -> Tensor:
+    return output.new_zeros(())

@@ -1,0 +1,192 @@
+"""Workers that hold stages of a model train as a single process does."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.training.layouts.cuts import best_cuts
+from sparkdl.training.layouts.pipelined import Pipelined
+from sparkdl.training.layouts.replicated import Replicated
+from sparkdl.training.layouts.stages import stages_of
+from tests.contracts import work
+from tests.contracts.layout_contract import LAYOUT_CASES, LayoutContract, assert_close
+from tests.contracts.strategy_contract import ADAM, Case, numbers
+from tests.results import merged
+
+# Their models have control flow, layers that no stage calls, weights of two stages, or a stage without trained ones.
+OTHERS = (
+    *("parameters for a few rows", "parameters for a few rows, Adam", "unused parameters", "tied weights"),
+    "frozen parameters",
+)
+
+
+class Mask(nn.Module):
+    """Dropout of ones, which shows the masks that a worker draws."""
+
+    def __init__(self, seen: list[np.ndarray]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.functional.dropout(torch.ones(64, dtype=x.dtype), 0.5, self.training)
+        if self.training and torch.is_grad_enabled():  # the first pass tells shapes alone
+            self.seen.append(mask.numpy())
+        return x * mask.mean()
+
+
+class Masks(nn.Sequential):
+    """A mask in each stage."""
+
+    def __init__(self) -> None:
+        self.seen: list[np.ndarray] = []
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(3, 8), Mask(self.seen))
+        self.head = nn.Sequential(nn.Tanh(), nn.Linear(8, 1), Mask(self.seen), nn.Flatten(0))
+
+
+class Stumble(nn.Module):
+    """Raises on one rank in one forward pass in training."""
+
+    def __init__(self, rank: int, step: int) -> None:
+        super().__init__()
+        self.rank, self.step, self.passes = rank, step, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if int(os.environ["RANK"]) == self.rank and self.passes == self.step:
+            raise ArithmeticError("stumbled over a row")
+        self.passes += self.training and torch.is_grad_enabled()  # the first pass tells shapes alone
+        return x
+
+
+class Stumbles(nn.Sequential):
+    def __init__(self, rank: int, step: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(3, 8), Stumble(rank, step))
+        self.head = nn.Sequential(nn.Linear(8, 1), Stumble(rank, step), nn.Flatten(0))
+
+
+class PipelinedContract(LayoutContract):
+    cases = tuple(name for name in LAYOUT_CASES if name not in OTHERS)
+    model = work.Net
+    tied = work.Net
+    masks = Masks
+    stumbles = Stumbles
+
+    @pytest.fixture
+    def cluster(self, pair):
+        return pair
+
+    def test_batch_statistics_are_averaged_by_rows(self, cluster):
+        """Pipelines refuse them."""
+        with pytest.raises(InvalidInput, match="norm is batch normalisation"):
+            self.fit(cluster, Case(work.Normalised))
+
+
+class Test1F1B(PipelinedContract):
+    layout = Pipelined(2, split=("head",))
+
+
+class TestGPipe(PipelinedContract):
+    layout = Pipelined(2, "gpipe", split=("head",))
+    cases = PipelinedContract.cases[-3:]
+
+
+class TestPipelinedReplicas(PipelinedContract):
+    layout = Pipelined(2, split=("head",))
+    cases = PipelinedContract.cases[-3:]
+
+    @pytest.fixture
+    def cluster(self, four):
+        return four
+
+
+# ---- chunks, cuts and models -----------------------------------------------------------------------------------------
+
+
+class Deep(nn.Sequential):
+    """Layers with a buffer, and weights that one stage uses twice."""
+
+    def __init__(self) -> None:
+        tied = nn.Linear(6, 6)
+        twice = nn.Sequential(tied, nn.Tanh(), nn.Linear(6, 6))
+        twice[2].weight = tied.weight
+        super().__init__(nn.Linear(3, 6), nn.Tanh(), twice, nn.LayerNorm(6), nn.Linear(6, 6), nn.Linear(6, 1), Shift())
+
+
+class Shift(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shifted: Tensor = x.squeeze(-1) + self.offset
+        return shifted
+
+
+LAYOUTS = [
+    Pipelined(2, "interleaved", split=("2", "4", "5"), chunks=2),
+    Pipelined(2),
+    Pipelined(2, max_bytes=1200),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["interleaved", "best cuts", "cuts of small stages"])
+def test_pipelines_train_as_whole_models_do(pair, layout):
+    case = Case(Deep, optimizer=ADAM, weight="weight", batch_size=11, epochs=3, accumulate=4, max_grad_norm=0.5)
+    expected, actual = (
+        pair.gang(case.training(layout=one), numbers(), case.columns()) for one in (Replicated(), layout)
+    )
+    assert_close(merged(actual), merged(expected))
+    assert actual[0].history[-1]["loss"] == pytest.approx(expected[0].history[-1]["loss"], rel=1e-9)
+
+
+def test_cuts_are_the_best_of_all():
+    random = np.random.default_rng(0)
+    for layers, stages in itertools.product(range(1, 8), range(1, 5)):
+        seconds, sizes = random.integers(1, 9, layers).tolist(), random.integers(1, 9, layers).tolist()
+        trained = (random.random(layers) < 0.8).tolist()
+        for most in (None, 12):
+            valid = []
+            for inner in itertools.combinations(range(1, layers), stages - 1):
+                bounds = [*itertools.pairwise((0, *inner, layers))]
+                if all(any(trained[a:b]) and (most is None or sum(sizes[a:b]) <= most) for a, b in bounds):
+                    valid.append(max(sum(seconds[a:b]) for a, b in bounds))
+            if layers < stages or not valid:
+                with pytest.raises(InvalidInput):
+                    best_cuts(seconds, sizes, stages, most, trained)
+                continue
+            cuts = (*best_cuts(seconds, sizes, stages, most, trained), layers)
+            assert max(sum(seconds[a:b]) for a, b in itertools.pairwise(cuts)) == min(valid)
+
+
+class Skips(work.Net):
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.hidden(x)
+        return self.head(torch.tanh(hidden)).squeeze(-1) + hidden.sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("model", "firsts", "message"),
+    [
+        (work.Tied, ["second"], "the stages share 'first.weight'"),
+        (work.Gated, ["head"], "cannot be traced: TraceError"),
+        (work.Masks, ["head"], "something else in training"),
+        (work.Unused, ["head"], "no stage calls the modules of 'spare.weight', 'spare.bias'"),
+        (work.Net, ["hiden"], "does not call hiden"),
+        (Skips, ["head"], "does not get one tensor"),
+        (Deep, ["4", "2"], "does not call 2|names of children in their order"),
+        (partial(nn.Sequential, nn.Flatten(), nn.Linear(3, 1)), ["1"], "stage 0 has no trained parameter"),
+    ],
+)
+def test_models_that_cannot_be_cut_raise(model: Any, firsts, message):
+    with pytest.raises(InvalidInput, match=message):
+        stages_of(model(), firsts)
