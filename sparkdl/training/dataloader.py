@@ -94,7 +94,7 @@ class BatchLoader:
         lowest = min(rank for rank, has_rows in enumerate(self._group.gather(shard.denominator() > 0)) if has_rows)
         row = None
         if self._group.rank == lowest:
-            row = probe_batch(shard, Transforms(self._training.collate), 1)
+            row = probe_batch(shard, Transforms(self._training.collate), 2)  # batch normalisation takes no single row
         first: Batch = self._group.gather(row)[lowest]
         return replace(first.to(self._device), weight_fraction=0.0, micro_fraction=0.0)
 

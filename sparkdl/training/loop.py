@@ -8,6 +8,7 @@ place -> equalise -> attach -> open the rows -> probe -> restore
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ from sparkdl.training.monitor import TrainingMonitor
 from sparkdl.training.rng import kept_random_state
 from sparkdl.training.spec import TrainingResult, TrainingSpec
 from sparkdl.training.trainer_state import TrainerState
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,10 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
         feed = training.feed(shard)
         replica = equalise(training.layout.place(training.objective, world, feed))
         sync = training.strategy.attach(replica, replica.workers.replicas)
+        if world.size > replica.workers.replicas.size and world.rank == 0:
+            replicas = replica.workers.replicas.size
+            sizes = world.size // replicas, training.batch_size / replicas
+            logger.info("%d replicas on %d workers each, with %.6g rows of a step each", replicas, *sizes)
         rows = BatchLoader(shard, world, training, replica)
         feed.open(rows.spare)
         replica.schedule(rows.plan.steps, training.epochs)

@@ -140,6 +140,7 @@ class TrainerState:
             "strategy": type(self.training.strategy).__qualname__,
             "place": self._place(),
             "rank": self.world.rank,
+            "slices": {str(name): part.entry() for name, part in self.replica.slices.items()},
             "clock": self.world.clock.state_dict(),
             "position": self.position,
             "replica": replica,
@@ -183,6 +184,7 @@ class TrainerState:
         if state is None or saved is None:
             return
         shared = state["shared"]
+        self._check_slices(saved)
         self.replica.load_state_dict(saved["replica"] | ({"shared": shared["replica"]} if "replica" in shared else {}))
         self.meter.load_state_dict(saved["meter"])
         load_metric_states(self.metrics, saved["metrics"])
@@ -204,6 +206,15 @@ class TrainerState:
             self.report["phases"] = {}
         if self.world.rank == 0:
             record("restored", clock=self.world.clock, history=self.history)
+
+    def _check_slices(self, saved: dict[str, Any]) -> None:
+        """Raise InvalidInput if the weights are this worker's alone, and the state has other slices of them."""
+        mine = {str(name): part.entry() for name, part in self.replica.slices.items()}
+        if not self.sync.replicated and saved.get("slices", {}) != mine:
+            raise InvalidInput(
+                f"the replicas of {type(self.training.strategy).__name__} differ between its exchanges, and the saved "
+                "state has slices of other workers; expected the numWorkers and the layout of the saved run."
+            )
 
     def _live(self) -> dict[str, Any]:
         # Not the states of callbacks, which may have none before they start.

@@ -90,6 +90,11 @@ class CallbackContext:
         return super().__getattribute__(name)
 
     @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The trained parameters by name: whole ones, or this worker's slices of them if the layout has slices."""
+        return {name: value for name, value in self.module.named_parameters() if value.requires_grad}
+
+    @property
     def loss(self) -> float | None:
         """Mean loss of this worker in the current epoch; None before its first row. Reading it waits for a GPU."""
         return self.local_mean()

@@ -9,6 +9,7 @@ Acceleration of stochastic approximation by averaging, 1992, average the weights
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class EMA:
 
     def on_start(self, run: CallbackContext) -> None:
         """Begin with the weights, or with the restored average."""
-        trained = _trained(run.module)
+        trained = run.parameters
         self._average = {
             name: self._average.get(name, value).detach().to(value, copy=True) for name, value in trained.items()
         }
@@ -60,18 +61,18 @@ class EMA:
         """Update the average."""
         self._updates += 1
         decay = min(self.decay, (1 + self._updates) / (_START + self._updates))
-        trained = _trained(run.module)
+        trained = run.parameters
         averages = [self._average[name] for name in trained]
         update: Any = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
         update(averages, [value.detach() for value in trained.values()], self._updates)
 
     def on_validation_start(self, run: CallbackContext) -> None:
         """Put the average into the module; the loop restores the weights of the training."""
-        _fill(run.module, self._average)
+        _fill(run.parameters, self._average)
 
     def on_end(self, run: CallbackContext) -> None:
         """Leave the average in the module."""
-        _fill(run.module, self._average)
+        _fill(run.parameters, self._average)
 
     def state_dict(self) -> dict[str, Any]:
         """The decay, the average and the number of its updates."""
@@ -87,11 +88,7 @@ class EMA:
         self._updates, self._average = state["updates"], dict(state["average"])
 
 
-def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: value for name, value in module.named_parameters() if value.requires_grad}
-
-
 @torch.no_grad()
-def _fill(module: nn.Module, weights: dict[str, Tensor]) -> None:
-    for name, value in _trained(module).items():
+def _fill(parameters: Mapping[str, nn.Parameter], weights: dict[str, Tensor]) -> None:
+    for name, value in parameters.items():
         value.copy_(weights[name])

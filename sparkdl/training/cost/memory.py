@@ -12,6 +12,7 @@ The four copies of a unit are its gathered weights, its gradients, and the buffe
 from __future__ import annotations
 
 import gc
+import logging
 import resource
 import traceback
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,8 @@ from sparkdl.training.layouts.units import units_of
 from sparkdl.training.objective.objective import Objective
 
 _COPIES = 4  # of a unit
-_SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "Cannot allocate memory")
+logger = logging.getLogger(__name__)
+_SIGNS = ("std::bad_alloc", "can't allocate memory", "not enough memory", "out of memory", "Cannot allocate memory")
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -109,13 +111,16 @@ def _largest_unit(module: nn.Module, units: Sequence[Any] | None) -> int:
     return max(sizes)
 
 
-def memory_limit(device: torch.device) -> int:
-    """Bytes that a worker may use: of the GPU, or the least of the process's, the container's and the host's limits."""
+def memory_limit(device: torch.device, workers: int = 1) -> int:
+    """Bytes that a worker may use: of the GPU, or the least of the process's, the container's and the host's limits.
+
+    So many ``workers`` share the container and the host.
+    """
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory
         return total
-    limits: list[int] = [psutil.virtual_memory().total]
-    limits += [int(text) for text in map(_text, _CGROUPS) if text.isdigit()]
+    limits: list[int] = [psutil.virtual_memory().total // workers]
+    limits += [int(text) // workers for text in map(_text, _CGROUPS) if text.isdigit()]
     data = resource.getrlimit(resource.RLIMIT_DATA)[0]
     if data != resource.RLIM_INFINITY:  # it counts memory that the process has reserved and not used
         limits.append(data - _status("VmData") + _status("RssAnon"))
@@ -142,11 +147,19 @@ def explaining_memory(objective: Objective, layout: Layout, world: World, *, sav
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        traceback.clear_frames(error.__traceback__)  # frees what the training holds
+        cause: BaseException | None = error
+        while cause is not None:  # frees what the training holds
+            traceback.clear_frames(cause.__traceback__)
+            cause = cause.__cause__ or cause.__context__
         gc.collect()
         units = layout.units if isinstance(layout, Sharded) else None
-        memory = ModelMemory.of(objective, objective.build(parameters=False), units, saves=saves)
-        raise InvalidInput(_advice(memory, layout, world.size, memory_limit(world.device) - before)) from error
+        try:
+            memory = ModelMemory.of(objective, objective.build(parameters=False), units, saves=saves)
+        except Exception:
+            logger.warning("the memory that the model needs cannot be computed", exc_info=True)
+            raise error from None
+        local = max(1, world.hosts.count(world.host))
+        raise InvalidInput(_advice(memory, layout, world.size, memory_limit(world.device, local) - before)) from error
 
 
 def _advice(memory: ModelMemory, layout: Layout, size: int, free: int) -> str:
@@ -158,10 +171,11 @@ def _advice(memory: ModelMemory, layout: Layout, size: int, free: int) -> str:
         f"{listed}; it has {free / 1e6:.0f} MB beside Python and torch."
     )
     fewest = memory.fewest(free)
+    fits = memory.sharded(shares) if isinstance(layout, Sharded) else memory.replicated(size)
+    if fits <= free:
+        return f"{text} The rest are activations: lower batchSize, or raise microBatches or numWorkers."
     if fewest is None:
         return f"{text} The largest unit of the model has {memory.unit / 1e6:.0f} MB; set smaller units in Sharded()."
-    if fewest <= shares:
-        return f"{text} The rest are activations: lower batchSize, or raise microBatches or numWorkers."
     return (
         f"{text} Set layout=Sharded() and numWorkers of at least {fewest}: then a worker needs "
         f"{memory.sharded(fewest) / 1e6:.0f} MB, and memory for activations."

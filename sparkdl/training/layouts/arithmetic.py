@@ -83,12 +83,12 @@ def clip(gradients: Sequence[Tensor], max_norm: float, group: Group, copies: Seq
     if group.size == 1:
         norm = nn.utils.get_total_norm(values)
     else:
-        device = gradients[0].device if gradients else torch.device("cuda" if group.nccl else "cpu")
+        device = torch.device("cuda") if group.nccl else gradients[0].device if gradients else torch.device("cpu")
         square = torch.zeros((), dtype=torch.float64, device=device)
         for value, number in zip(values, copies or [1] * len(values), strict=True):
-            square += value.double().square().sum() / number
+            square += value.double().square().sum().to(device) / number
         group.sum_(square)
-        norm = square.sqrt_()
+        norm = square.sqrt_() if not gradients else square.sqrt_().to(gradients[0].device)
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     if dense := [one for one in gradients if not one.is_sparse]:  # torch refuses an empty list
         torch._foreach_mul_(dense, factor)

@@ -23,7 +23,6 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.sampler import generator
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slices
-from sparkdl.training.objective.module_factory import new_module
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.rng import forked
 
@@ -53,14 +52,18 @@ class InitialWeights:
     def of(objective: Objective, world: World, init: Init) -> InitialWeights:
         """Build the module, all workers at the same place; raises InvalidInput as ``check_init`` does."""
         source = objective.build("cpu", warn=True) if init is None and world.rank == 0 else None
-        module = objective.build(world.device, parameters=False) if source is None else source
+        module = objective.build(world.device, parameters=False)
         check_init(module, objective, init)
-        if any(not parameter.is_meta for parameter in module.parameters()):
-            module = new_module(module, parameters=False)
-        for name, buffer in [*module.named_buffers()]:
+        for parameter in module.parameters():  # without values, and contiguous, as slices are
+            parameter.data = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+        sent: dict[int, Tensor] = {}  # a buffer of several modules is sent once, and stays one
+        for name, buffer in [*module.named_buffers(remove_duplicate=False)]:
+            first = buffer if source is None else source.get_buffer(name)  # each worker has drawn others
+            if id(buffer) not in sent:
+                sent[id(buffer)] = first.to(world.device)
+                world.group().broadcast_(sent[id(buffer)])
             owner, _, last = name.rpartition(".")
-            setattr(module.get_submodule(owner), last, buffer.to(world.device))
-            world.group().broadcast_(module.get_buffer(name))  # each worker has drawn others
+            setattr(module.get_submodule(owner), last, sent[id(buffer)])
         return InitialWeights(world, module, source, init)
 
     def deal(self, slices: Slices) -> dict[str, Tensor]:
@@ -74,7 +77,7 @@ class InitialWeights:
     def fill(self, values: Mapping[str, Tensor]) -> nn.Module:
         """The module with the values that ``deal`` returned, whole ones or slices, and no other parameters."""
         parameters: dict[int, nn.Parameter | None] = {
-            id(value): nn.Parameter(values[name], value.requires_grad) if name in values else None
+            id(value): like(values[name], value) if name in values else None
             for name, value in self.module.named_parameters()
         }
         for name, value in [*self.module.named_parameters(remove_duplicate=False)]:
@@ -97,13 +100,20 @@ class InitialWeights:
         names = {id(parameter): name for name, parameter in self.module.named_parameters()}
         for number, (_, part) in enumerate(_owners(self.module)):
             on_meta = dict(part._parameters)
-            with forked():
+            with forked(self.world.device):
                 torch.manual_seed(generator(int(seed), number).initial_seed())
                 tensors = _initialise(part, self.init)
             part._parameters.update(on_meta)
             for key, parameter in on_meta.items():
                 if parameter is not None and id(parameter) in names:  # a tied one is initialised with its first module
                     yield names.pop(id(parameter)), tensors[key]
+
+
+def like(tensor: Tensor, parameter: nn.Parameter) -> nn.Parameter:
+    """A parameter with the values of a tensor, and with the attributes that users set on another parameter."""
+    result = nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+    result.__dict__.update(parameter.__dict__)
+    return result
 
 
 def check_init(module: nn.Module, objective: Objective, init: Init) -> None:
@@ -121,7 +131,10 @@ def check_init(module: nn.Module, objective: Objective, init: Init) -> None:
             "init makes new weights, and model is a module, which has weights. Leave init out, or set model to a "
             "factory, such as the module's class."
         )
+    seen: set[int] = set()  # a tied parameter is initialised with its first module
     for name, part in _owners(module) if init == "modules" else ():
+        fresh = {key for key, value in _values(part) if id(value) not in seen}
+        seen |= {id(value) for _, value in _values(part)}
         kind = f"{name or 'the model'}, a {type(part).__name__},"
         if not hasattr(part, "reset_parameters"):
             raise InvalidInput(f"init is 'modules', and {kind} has parameters and no reset_parameters(). {_REMEDY}")
@@ -129,7 +142,8 @@ def check_init(module: nn.Module, objective: Objective, init: Init) -> None:
         if not all(value.is_meta for _, value in _values(part)):
             continue
         part.reset_parameters()
-        if late := [key for key, value in _values(part) if not before[key] or value._version != 2 * before[key]]:
+        late = [key for key, value in _values(part) if not before[key] or value._version != 2 * before[key]]
+        if late := [key for key in late if key in fresh]:
             raise InvalidInput(
                 f"init is 'modules', and {kind} has parameters that the module's reset_parameters() does not write, "
                 f"or that the model writes after it: {', '.join(late)}. {_REMEDY}"

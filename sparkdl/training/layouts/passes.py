@@ -34,17 +34,26 @@ class ModuleReplica(Replica):
         objective: the objective.
         module: the module that ``objective.build`` made.
         workers: the groups of workers.
+        device: the device of the passes; default: the device of the parameters.
         feed: gives the spare row of a replica in lockstep; other replicas need none.
     """
 
     overlaps = True  # whether the sink gets each gradient as soon as it is final
 
-    def __init__(self, objective: Objective, module: nn.Module, workers: Workers, feed: Feed | None = None) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        module: nn.Module,
+        workers: Workers,
+        feed: Feed | None = None,
+        *,
+        device: torch.device | None = None,
+    ) -> None:
         self.module, self.workers, self._feed = module.train(), workers, feed
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
         self._names = [name for name, _ in named]
-        device = self.parameters[0].device
+        self._device = device = device or self.parameters[0].device
         self.output: Any = None
         self.slice_group = Group()
         self.optimizer = objective.open_optimizer(named)
@@ -174,7 +183,7 @@ class ModuleReplica(Replica):
         self.module.load_state_dict(module)
         for name, buffer in local["not persistent"].items():
             owner, _, last = name.rpartition(".")
-            setattr(self.module.get_submodule(owner), last, buffer.to(self.parameters[0].device))
+            setattr(self.module.get_submodule(owner), last, buffer.to(self._device))
         load_by_name(self.optimizer, dict(self.module.named_parameters()), shared["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(shared["scheduler"])

@@ -60,7 +60,7 @@ class Sharded(CheckedFields, Layout):
     Attributes:
         units: classes of modules, or names with ``*``, whose parameters are gathered together. By default, the children
             of each ``nn.ModuleList`` and ``nn.Sequential``, and other modules of more than a million parameters.
-            Modules that share a parameter form one unit.
+            Modules that share a parameter form one unit. All workers must call each unit in each pass.
         replicas: copies of the model; each lies on ``numWorkers / replicas`` workers with consecutive ranks.
         init: where the initial weights come from. By default, rank 0 calls the model's factory and sends the weights,
             so that it needs memory for them once. With ``"modules"``, each module is initialised alone by its
@@ -79,6 +79,8 @@ class Sharded(CheckedFields, Layout):
         kinds = () if self.units is None else self.units
         if isinstance(kinds, str) or not all(_is_unit(one) for one in kinds):
             raise InvalidInput(f"Sharded.units is {kinds!r}; expected a list of module classes, or of names with '*'.")
+        if self.offload and self.replicas > 1:
+            raise InvalidInput("Sharded has offload=True and replicas above 1; expected one of the two.")
         if not (self.init in (None, "modules") or callable(self.init)):
             raise InvalidInput(f"Sharded.init is {self.init!r}; expected None, 'modules' or a function of a module.")
 
@@ -103,7 +105,7 @@ class Sharded(CheckedFields, Layout):
     def place(self, objective: Objective, world: World, feed: Feed) -> ModuleReplica:
         """Build this worker's slices of the model."""
         check_settings(self, objective)
-        self._check_device(world.device)
+        self._check_device(world.device, world.size)
         open_axes(world, grid({"replica": self.replicas, "shard": world.size // self.replicas}, world.size))
         workers, shards = Workers(world.group("replica"), world.group()), world.group("shard")
         weights = InitialWeights.of(objective, world, self.init)
@@ -122,11 +124,13 @@ class Sharded(CheckedFields, Layout):
         module = ShardedModule(weights.module, units, values, shards, keep=self.keep, device=device)
         return ShardedReplica(objective, module, slices, world, feed)
 
-    def _check_device(self, device: torch.device) -> None:
+    def _check_device(self, device: torch.device, size: int) -> None:
         if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
             raise InvalidInput(f"layout is Sharded, and torch is {torch.__version__}; expected torch 2.13 or later.")
         if self.offload and device.type != "cuda":
             raise InvalidInput(f"Sharded.offload is True, and device is {device.type!r}; expected a GPU, or False.")
+        if self.offload and size // self.replicas == 1:
+            raise InvalidInput("Sharded.offload is True, and a replica has one worker; expected several, or False.")
 
 
 class ShardedReplica(ModuleReplica):
@@ -137,7 +141,7 @@ class ShardedReplica(ModuleReplica):
 
     def __init__(self, objective: Objective, sharded: ShardedModule, slices: Slices, world: World, feed: Feed) -> None:
         workers = Workers(world.group("replica"), world.group())
-        super().__init__(objective, sharded.module, workers, feed)
+        super().__init__(objective, sharded.module, workers, feed, device=world.device)
         self._sharded, self._device = sharded, world.device
         self.slice_group = world.group("shard")
         by_index: Slices = {index: slices[name] for index, name in enumerate(self._names)}
@@ -184,7 +188,7 @@ class ShardedReplica(ModuleReplica):
         used = torch.tensor([float(name in self._sharded.used) for name in self._names], device=self._device)
         self.slice_group.sum_(used)
         # As on one machine, the optimizer skips a parameter that no row used.
-        self._sharded.collect([name for name, count in zip(self._names, used.tolist(), strict=True) if not count])
+        self._sharded.collect({name for name, count in zip(self._names, used.tolist(), strict=True) if not count})
         self.bytes_per_step = self._sharded.sent.count
         self.deliver(self._share or 0.0)
 

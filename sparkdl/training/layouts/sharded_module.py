@@ -7,7 +7,7 @@ its parameters are plain tensors of this worker's values, which share the DTenso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import _from_local_no_grad
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from sparkdl.cluster.group.world import Group
+from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slice
 from sparkdl.training.layouts.unit_exchanges import SentBytes, UnitGather, UnitReduceScatter
 
@@ -60,10 +62,12 @@ class ShardedModule:
         self.module, self.sent = module, SentBytes()
         self.used: set[str] = set()
         self._aliases = _aliases(module)
-        self._watched: set[str] = set()
+        self._unwatched = {name for name, value in module.named_parameters() if value.requires_grad}
+        self._running = False
         kind = next(iter(values.values())).device.type if device is None else device.type
         policy = OffloadPolicy() if device is None else CPUOffloadPolicy(pin_memory=device.type == "cuda")
         mesh = DeviceMesh.from_group(group.handle, kind)
+        attributes = {name: value.__dict__ for name, value in module.named_parameters()}
         hooks = [(part._load_state_dict_post_hooks, {*part._load_state_dict_post_hooks}) for part in module.modules()]
         for part in (module, *(one for unit in units for one in unit)):
             part.register_forward_hook(_without_views)  # before torch's
@@ -76,26 +80,40 @@ class ShardedModule:
         for registry, before in hooks:  # torch's hooks expect DTensors also between passes
             for key in {*registry} - before:
                 del registry[key]
-        self._slices = {name: _plain(value) for name, value in self._sharded.items()}
+        self._slices = {
+            name: nn.Parameter(_local(value), requires_grad=value.requires_grad)
+            for name, value in self._sharded.items()
+        }
+        for name, value in self._slices.items():
+            value.__dict__.update(attributes[name])  # that users set
+        for part in module.modules():
+            if isinstance(part, nn.RNNBase) and kind == "cuda":  # it would move its weights out of the gathered unit
+                part.flatten_parameters = lambda: None  # type: ignore[method-assign]
         self._register(self._slices)
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
         """In the block, the module runs; after the block, its parameters are this worker's slices."""
         for name, value in self._slices.items():
+            local: Tensor = _local(self._sharded[name])
+            if value.data_ptr() != local.data_ptr():  # set by value.data = ..., not in place
+                local.copy_(value.detach())
+                value.data = local
             self._sharded[name].requires_grad_(value.requires_grad)
         self._register(self._sharded)
+        self._running = True
         yield
+        self._running = False
         for unit in self._units:
             unit.reshard()  # torch leaves the root unit gathered after a pass without backward
         self._register(self._slices)
 
-    def collect(self, unused: Sequence[str]) -> None:
+    def collect(self, unused: Collection[str]) -> None:
         """Give the slices the gradients that the passes have summed, except the slices of ``unused``."""
         for name, value in self._sharded.items():
             gradient = value.grad
             if gradient is not None and name not in unused:
-                self._slices[name].grad = _plain(gradient).data
+                self._slices[name].grad = _local(gradient)
             value.grad = None
         self.used.clear()
 
@@ -105,16 +123,24 @@ class ShardedModule:
             unit.set_custom_reduce_scatter(UnitReduceScatter(group, self.sent))
             unit.set_gradient_divide_factor(1.0)
             unit.set_force_sum_reduction_for_comms(True)  # gloo refuses what torch calls for fp32 without this
-            unit.register_forward_pre_hook(self._watch)
+            unit.register_forward_pre_hook(self._watch)  # after torch's, which gathers the unit
+            unit.register_forward_pre_hook(self._check_running, prepend=True)
         # Without this, a worker that skips a parameter ends the processes of all.
         self._units[0].set_reduce_scatter_unused_params(True)
 
+    def _check_running(self, unit: nn.Module, _: Any) -> None:
+        if not self._running:
+            raise InvalidInput(
+                f"a callback called {type(unit).__name__.removeprefix('FSDP')}, whose parameters are slices between "
+                "two steps; expected that the loop alone runs the model. Log in forward(), or set layout=Replicated()."
+            )
+
     def _watch(self, unit: nn.Module, _: Any) -> None:
         """Add a parameter's name to ``used`` when its gradient is there; torch has just gathered the unit."""
-        for name in self._aliases.keys() - self._watched:
+        for name in self._unwatched.copy():
             value = self.module.get_parameter(name)
-            if value.requires_grad and not isinstance(value, DTensor):
-                self._watched.add(name)
+            if not isinstance(value, DTensor) and value.requires_grad:
+                self._unwatched.discard(name)
                 value.register_post_accumulate_grad_hook(_mark(self.used, name))  # type: ignore[no-untyped-call]
 
     def _fill(self, values: Mapping[str, Tensor]) -> dict[str, nn.Parameter]:
@@ -122,10 +148,9 @@ class ShardedModule:
         state: dict[str, nn.Parameter] = {}
         for name, aliases in self._aliases.items():
             empty: Any = self.module.get_parameter(name)
-            options = {"run_check": False, "shape": empty.shape, "stride": empty.stride()}
-            value = DTensor.from_local(values[name], empty.device_mesh, [Shard(0)], **options)
-            parameter = nn.Parameter(value, requires_grad=empty.requires_grad)
-            state |= dict.fromkeys(aliases, parameter)
+            # Not DTensor.from_local, which would move slices from the host to the GPU.
+            value = _from_local_no_grad(values[name], empty._spec)
+            state |= dict.fromkeys(aliases, nn.Parameter(value, requires_grad=empty.requires_grad))
         self.module.load_state_dict(state, strict=False, assign=True)
         return {name: self.module.get_parameter(name) for name in self._aliases}
 
@@ -163,5 +188,6 @@ def _aliases(module: nn.Module) -> dict[str, list[str]]:
     return {aliases[0]: aliases for aliases in names.values()}
 
 
-def _plain(value: Any) -> nn.Parameter:
-    return nn.Parameter(value.detach().to_local(), requires_grad=value.requires_grad)
+def _local(value: Any) -> Tensor:
+    tensor: Tensor = value.detach().to_local()
+    return tensor

@@ -37,8 +37,14 @@ def units_of(module: nn.Module, units: Sequence[str | type[nn.Module]] | None) -
     groups = [[part] for part in {id(part): part for part in chosen}.values()]
     while sharing := _sharing(module, groups):
         groups = _merged(groups, sharing)
-    depths = {id(part): name.count(".") for name, part in module.named_modules()}
-    return sorted(groups, key=lambda group: -depths[id(group[0])])
+    return _inner_first(groups)
+
+
+def _inner_first(groups: list[list[nn.Module]]) -> list[list[nn.Module]]:
+    inside = [{*part.modules()} for group in groups for part in group]
+    counts = {id(part): sum(part in modules for modules in inside) for group in groups for part in group}
+    # A module within another unit's module is in more of them.
+    return sorted(groups, key=lambda group: -max(counts[id(part)] for part in group))
 
 
 def _sharing(module: nn.Module, groups: Sequence[list[nn.Module]]) -> set[int]:
@@ -84,7 +90,9 @@ def _default(module: nn.Module, half: int) -> Iterator[nn.Module]:
 
 
 def _chosen(module: nn.Module, units: Sequence[str | type[nn.Module]]) -> Iterator[nn.Module]:
+    inner = {child for part in module.modules() if isinstance(part, nn.MultiheadAttention) for child in part.children()}
     parts = [(name, part) for name, part in module.named_modules() if name and _size(part) and _is_called(part)]
+    parts = [(name, part) for name, part in parts if part not in inner]
     for unit in units:
         if isinstance(unit, str):
             matches = [part for name, part in parts if has_name(name, unit)]
@@ -100,7 +108,7 @@ def _chosen(module: nn.Module, units: Sequence[str | type[nn.Module]]) -> Iterat
 
 
 def _is_called(module: nn.Module) -> bool:
-    return not isinstance(module, (nn.ModuleList, nn.ModuleDict))
+    return not isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict))
 
 
 def _size(module: nn.Module) -> int:

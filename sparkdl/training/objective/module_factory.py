@@ -90,7 +90,9 @@ def _on_device_meta(value: object) -> bool:
 def _on_meta(parameter: nn.Parameter) -> nn.Parameter:
     if is_lazy(parameter):
         return parameter
-    return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+    empty = nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+    empty.__dict__.update(parameter.__dict__)  # attributes that users set, such as an optimizer's groups
+    return empty
 
 
 def _checked(module: object) -> nn.Module:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from sparkdl.errors import InvalidInput
+from sparkdl.telemetry.emit import notify
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     kind.__name__.lower(): kind
@@ -72,11 +73,20 @@ def check_elementwise(factory: Any, names: Sequence[str] = ("weight",)) -> None:
         tensors = [torch.randn(4, 6, generator=random) for _ in names]
         gradients = [[torch.randn(4, 6, generator=random) for _ in names] for _ in range(3)]
         halves = [[tensor.chunk(2, dim)[number] for tensor in tensors] for number in (0, 1)]
-        expected = _stepped(factory, names, tensors, gradients)
-        parts = [
-            _stepped(factory, names, half, [[one.chunk(2, dim)[number] for one in step] for step in gradients])
-            for number, half in enumerate(halves)
-        ]
+        try:
+            expected = _stepped(factory, names, tensors, gradients)
+            parts = [
+                _stepped(factory, names, half, [[one.chunk(2, dim)[number] for one in step] for step in gradients])
+                for number, half in enumerate(halves)
+            ]
+        except InvalidInput:
+            raise
+        except Exception as error:
+            notify(
+                f"optimizer cannot be checked on small tensors on the CPU: {type(error).__name__}: {error}. With this "
+                "layout, it must compute an element's step from that element alone."
+            )
+            return
         if any(not torch.equal(one, torch.cat(pair, dim)) for one, *pair in zip(expected, *parts, strict=True)):
             raise InvalidInput(
                 "optimizer computes an element's step from other elements of its tensor, as Adafactor, Muon and LARS "
