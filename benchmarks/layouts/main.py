@@ -25,10 +25,10 @@ from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.training.layouts import Layout
-from sparkdl.training.layouts.plans import transformer_plan
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.layouts.tensor_parallel import TensorParallel
+from sparkdl.training.layouts.tensors.plans import transformer_plan
 from sparkdl.training.loop import Training
 
 BAR = "at most 1"

@@ -1,4 +1,4 @@
-"""Predict seconds and bytes of a step for each strategy, without running it.
+"""Predict seconds and bytes of a step for each strategy, and memory of a worker, without running it.
 
     sparkdl plan --config train.yaml --workers 16 --bandwidth 100 --latency 0.001 --compute 0.05
 
@@ -19,7 +19,11 @@ from sparkdl.cli.data import Data
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import Count, checked
 from sparkdl.ml.estimator import DistributedEstimator
-from sparkdl.training.cost.cost_model import Cost, described
+from sparkdl.training.cost.cost_model import Cost, Link, cost, described, shapes_of
+from sparkdl.training.cost.layouts import layout_exchanges, replica_hosts, strategy_parameters
+from sparkdl.training.cost.memory import ModelMemory
+from sparkdl.training.layouts.replicated import Replicated
+from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.objective.module_factory import ModelFactory
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies import Strategy
@@ -90,9 +94,44 @@ def plan(
 
     costs = [explain(one) for one in STRATEGIES]
     costs += configured(estimator, explain)
+    costs += sharded(estimator, network, hosts, Link(bandwidth, latency), compute)
     placed = f"{workers} worker{'s' if workers > 1 else ''}, {workers_per_host} on each host"
     print(f"{placed}; {bandwidth:g} Mbit/s; latency {latency:g} s; {compute:g} s of computation")
     print("\n".join(table(costs)))
+    for line in memory(estimator, network, workers):
+        print(line)
+
+
+def sharded(
+    estimator: DistributedEstimator | None, network: nn.Module, hosts: Sequence[int], link: Link, compute: float
+) -> list[Cost]:
+    """The cost of the estimator's layout with its strategy between replicas, unless workers hold whole models."""
+    if estimator is None or isinstance(layout := estimator.getLayout(), Replicated):
+        return []
+    strategy = estimator.getStrategy()
+    try:
+        exchanges = layout_exchanges(layout, network, hosts)
+        parameters = strategy_parameters(layout, shapes_of(network), hosts)
+        between = replica_hosts(layout, hosts)
+        if len(between) > 1:
+            exchanges += cast(Strategy, strategy).exchanges(parameters, between)
+    except InvalidInput as error:
+        warnings.warn(f"layout={described(layout)} is not in the table: {error}", stacklevel=2)
+        return []
+    name = f"{described(strategy)} over {described(layout)}"
+    return [cost(name, exchanges, len(hosts), link, compute=compute)]
+
+
+def memory(estimator: DistributedEstimator | None, network: nn.Module, workers: int) -> Iterator[str]:
+    """Lines with the memory of a worker for weights, gradients, optimizer and a checkpoint, by layout."""
+    if estimator is None:
+        return
+    layout = estimator.getLayout()
+    units, replicas = (layout.units, layout.replicas) if isinstance(layout, Sharded) else (None, 1)
+    needed = ModelMemory.of(estimator.objective(), network, units, saves=estimator.getRunDir() is not None)
+    yield f"memory of a worker without activations: {needed.replicated(workers) / 1e6:.1f} MB with Replicated()"
+    placed = f"Sharded({f'replicas={replicas}' * (replicas > 1)})"
+    yield f"  {needed.sharded(max(1, workers // replicas)) / 1e6:.1f} MB with {placed}"
 
 
 def module(estimator: DistributedEstimator | None, model: Callable[[], nn.Module] | None) -> nn.Module:
@@ -118,9 +157,9 @@ def configured(estimator: DistributedEstimator | None, explain: Callable[[Strate
 
 def table(costs: Sequence[Cost]) -> Iterator[str]:
     """The lines of a table, the fastest strategy first."""
-    wide = max(len(cost.strategy) for cost in costs)
+    wide = max(len(one.strategy) for one in costs)
     yield f"{'strategy':{wide}}  {'MB a step':>10}  {'messages':>8}  {'s a step':>10}  efficiency"
-    for cost in sorted(costs, key=lambda cost: cost.seconds):
-        efficiency = f"{cost.efficiency:10.0%}" if cost.compute else f"{'-':>10}"
-        figures = f"{cost.bytes / 1e6:10.3f}  {cost.messages:8.1f}  {cost.seconds:10.4f}"
-        yield f"{cost.strategy:{wide}}  {figures}  {efficiency}"
+    for one in sorted(costs, key=lambda one: one.seconds):
+        efficiency = f"{one.efficiency:10.0%}" if one.compute else f"{'-':>10}"
+        figures = f"{one.bytes / 1e6:10.3f}  {one.messages:8.1f}  {one.seconds:10.4f}"
+        yield f"{one.strategy:{wide}}  {figures}  {efficiency}"

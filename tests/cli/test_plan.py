@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
+import torch
 from torch import nn
 
-from sparkdl import AllReduce, TorchClassifier
+from sparkdl import AllReduce, TorchClassifier, TorchRegressor
 from sparkdl.cli import plan as command
 from sparkdl.cli.commands import run
+from sparkdl.training.cost.memory import ModelMemory
+from sparkdl.training.layouts.pipelined import Pipelined
+from sparkdl.training.layouts.sharded import Sharded
 from tests.sessions import ROOT
 
 LINK = ("--bandwidth", "100", "--latency", "0.001")
@@ -18,15 +23,33 @@ CONFIGURED = ("--config", str(ROOT / "conf/train/digits.yaml"))
 
 @pytest.fixture
 def planned(nets, monkeypatch, capsys):
-    """Run the command without Spark: the exit code, the lines, and the errors."""
+    """Run the command without Spark: the exit code, the lines of the table, and the errors."""
     monkeypatch.setattr("pyspark.sql.SparkSession.builder", None)
 
     def planned(*words: object) -> tuple[int, list[str], str]:
         code = run("plan", [str(word) for word in words])
         out, err = capsys.readouterr()
-        return code, out.splitlines(), err
+        return code, out.partition("memory of a worker")[0].splitlines(), err
 
     return planned
+
+
+@pytest.mark.parametrize(("layout", "row"), [(Sharded(), True), (Sharded(replicas=2), True), (Pipelined(2), False)])
+def test_layout_of_the_estimator_is_a_row_and_memory_follows(capsys, layout, row):
+    network = nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 1000))
+    estimator = TorchRegressor(model=network, layout=layout, optimizer=torch.optim.Adam, runDir="/nowhere")
+    with nullcontext() if row else pytest.warns(UserWarning, match="Pipelined sends activations"):
+        command.plan(estimator=estimator, bandwidth=100.0, latency=0.001, workers=4)
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if " over " in line]
+    assert len(rows) == row
+    if row:
+        gathered = 3 * 4 * 2 * 1000 * 1001 * (1 - 1 / (4 // layout.replicas)) / 1e6
+        between = 4 * 2 * 1000 * 1001 / 2 / 1e6 * (layout.replicas > 1)  # the sum of half of the gradients
+        assert float(rows[0][-4]) == pytest.approx(gathered + between, rel=0.01)
+    needed = ModelMemory.of(estimator.objective(), network, saves=True)
+    assert f"{needed.replicated(4) / 1e6:.1f} MB with Replicated()" in out
+    assert needed.trained == 4 * 4 * 2 * 1000 * 1001
 
 
 def test_configuration_of_train_gives_model_and_workers(planned):

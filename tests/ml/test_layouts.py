@@ -16,7 +16,7 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.objective.objective import Objective
-from tests.contracts.rowwise import Together
+from tests.contracts.together import Together
 from tests.ml import nets, rows
 from tests.ml.rows import ROWS
 

@@ -12,8 +12,8 @@
     exchange with k neighbours               alpha + k M/B
     S parameter servers                    2 alpha + 2 N M/(S B)
 
-In an all-gather or all-to-all, workers send to all others at once. If workers share hosts, an all-gather is a ring with
-``N - 1`` messages, as ``Group.all_gather_into`` does it. NCCL chooses its own algorithms.
+In an all-gather or all-to-all, workers send to all others at once. If several hosts have several workers, an all-gather
+is a ring with ``N - 1`` messages, as ``Group.all_gather_into`` does it. NCCL chooses its own algorithms.
 
 Workers of one host share its link. A ring in the order of hosts crosses each link once in each direction. If ranks
 alternate between hosts, each of a host's ``n`` workers sends over the link: it carries ``n`` times the bytes.
@@ -90,10 +90,12 @@ def reduce_scatter(size: float, hosts: Hosts) -> Traffic:
 
 
 def all_gather(size: float, hosts: Hosts) -> Traffic:
-    """Every worker gets the ``size`` bytes of each other worker: at once, or by a ring if workers share hosts."""
-    if 1 < len(hosts) == len({*hosts}):
-        others = (len(hosts) - 1) * size
+    """Every worker gets the ``size`` bytes of each other one: at once, or by a ring if several hosts have several."""
+    others, different = (len(hosts) - 1) * size, len({*hosts})
+    if 1 < len(hosts) == different:
         return Traffic(others, 1, others)
+    if different == 1:
+        return Traffic(others, local_messages=min(1, len(hosts) - 1), local_bytes=len(hosts) * others)
     return _ring(size, hosts)
 
 

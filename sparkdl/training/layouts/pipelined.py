@@ -16,40 +16,29 @@ the loss, so that gradients are those of a single process.
 
 from __future__ import annotations
 
-import copy
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from sparkdl.cluster.group.mesh import grid, open_axes
-from sparkdl.cluster.group.peers import reaching_peers
-from sparkdl.cluster.group.world import Group, World
+from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch, arguments
-from sparkdl.errors import InvalidInput, SparkdlError, WorkerFailed
+from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, Several, one_of
 from sparkdl.io.weights import Slice, Slices
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Layout, Workers
-from sparkdl.training.layouts.cuts import best_cuts
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
 from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.layouts.slice_checks import check_settings
-from sparkdl.training.layouts.stages import stages_of
-from sparkdl.training.objective.loss import kept_buffers, shapes
+from sparkdl.training.layouts.stages.cut_model import stages_of
+from sparkdl.training.layouts.stages.cuts import best_cuts, layer_seconds
+from sparkdl.training.layouts.stages.schedule import SCHEDULES, StageSchedule
 from sparkdl.training.objective.objective import Objective
-from sparkdl.training.rng import forked
-
-SCHEDULES = ("gpipe", "1f1b", "interleaved")
-_REPEATS = 3  # of a layer, when it is timed
 
 
 @dataclass(frozen=True)
@@ -134,7 +123,7 @@ class Pipelined(CheckedFields, Layout):
         weights.fill(weights.deal({name: one for name, one in slices.items() if name in names}))
         _forget_buffers([part for number, part in enumerate(parts) if number not in mine])
         rows = self._rows(objective, feed.most_rows(group.ranks))
-        pipeline = StageSchedule(self, mine, group, rows)
+        pipeline = StageSchedule(self.schedule, self.parts, mine, group, rows)
         return PipelinedReplica(objective, module, Workers(replicas, replicas, group), pipeline, slices)
 
     def _rows(self, objective: Objective, most: int) -> int:
@@ -165,96 +154,6 @@ class Pipelined(CheckedFields, Layout):
             trained = [any(value.requires_grad for value in layer.parameters()) for layer in layers]
             cuts = best_cuts(layer_seconds(layers, inputs), sizes, self.parts, self.max_bytes, trained)
         return [names[first] for first in world.group().gather(cuts)[0][1:]]
-
-
-class StageSchedule:
-    """torch's schedule over this worker's stages, opened by the first batch, whose rows tell the shapes.
-
-    Args:
-        layout: the layout.
-        parts: this worker's stages, by number.
-        group: the partners.
-        rows: of a micro-batch.
-    """
-
-    def __init__(self, layout: Pipelined, parts: Mapping[int, nn.Module], group: Group, rows: int) -> None:
-        self._layout, self._parts, self._group, self.rows = layout, parts, group, rows
-        self.is_first, self.is_last = 0 in parts, layout.parts - 1 in parts
-        self._schedules: dict[tuple[int, bool], Any] = {}
-        self._metas: dict[
-            bool, list[tuple[Tensor, ...]]
-        ] = {}  # by whether the pass is backward, too: autocast is then on
-        self.loss: Callable[[Tensor, int], Tensor] = _no_loss
-
-    def run(self, batch: Batch, micro_batches: int, *, backward: bool) -> None:
-        """Run the schedule on micro-batches of the batch's rows, with ``loss(output, micro-batch)`` on the last stage.
-
-        Raises InvalidInput if the shape of a row differs from earlier batches.
-        """
-        inputs = [_filled(value, micro_batches, self.rows) for value in arguments(batch.inputs)]
-        if backward not in self._metas:
-            self._metas[backward] = self._shapes([value[: self.rows] for value in inputs])
-        expected = self._metas[backward][0]
-        if [value.shape[1:] for value in inputs] != [meta.shape[1:] for meta in expected]:
-            raise InvalidInput(
-                f"a batch has rows of {shapes(inputs)}, and earlier ones had {shapes([*expected])}; a pipeline takes "
-                "rows of one shape. Let collate pad all batches to one length."
-            )
-        key = micro_batches, backward
-        schedule = self._schedules[key] = self._schedules.get(key) or self._schedule(
-            micro_batches, self._metas[backward]
-        )
-        target = torch.arange(micro_batches) if self.is_last else None
-        with reaching_peers():
-            call = schedule.step if backward else schedule.eval
-            call(*(inputs if self.is_first else ()), target=target, losses=[] if self.is_last else None)
-
-    def passes(self, rows: int) -> int:
-        """Micro-batches that so many rows need in evaluation."""
-        count, stages = -(-rows // self.rows), self._layout.stages
-        return count if self._layout.chunks == 1 else -(-count // stages) * stages
-
-    def sent(self, micro_batches: int) -> int:
-        """Bytes that this worker sends in a step: outputs forward, and gradients of inputs backward."""
-        last, sent, metas = self._layout.parts - 1, 0, self._metas[True]
-        for number in self._parts:
-            sent += sum(one.nbytes for one in metas[number + 1]) if number < last else 0
-            sent += sum(one.nbytes for one in metas[number]) if number else 0
-        return micro_batches * sent
-
-    def _schedule(self, micro_batches: int, metas: Sequence[tuple[Tensor, ...]]) -> Any:
-        device = next(next(iter(self._parts.values())).parameters()).device
-        stages: list[Any] = [
-            PipelineStage(
-                *(part, number, self._layout.parts, device, metas[number], metas[number + 1]),
-                group=self._group.handle,
-            )
-            for number, part in self._parts.items()
-        ]
-        options: dict[str, Any] = {
-            "loss_fn": lambda output, number: self.loss(output, int(number)),
-            "scale_grads": False,
-        }
-        if self._layout.chunks > 1:
-            return ScheduleInterleaved1F1B(stages, micro_batches, **options)
-        # Below as many micro-batches as stages, both schedules are the same, and torch takes the first one alone.
-        alike = self._layout.schedule == "gpipe" or micro_batches < self._layout.stages
-        return (ScheduleGPipe if alike else Schedule1F1B)(stages[0], micro_batches, **options)
-
-    def _shapes(self, inputs: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """The inputs of each stage and the outputs of the last one, without values; the partners run on these rows."""
-        values, metas = tuple(inputs), [_meta(inputs)]
-        for number in range(self._layout.parts):
-            output = None
-            if number in self._parts:
-                with torch.no_grad(), kept_buffers(self._parts[number]), forked(inputs[0].device):
-                    output = self._parts[number](*values)
-            output = self._group.gather(output)[number % self._layout.stages]
-            if not isinstance(output, Tensor):
-                raise InvalidInput(f"stage {number} returned {shapes(output)}; expected one tensor [rows, ...].")
-            values = (output.to(inputs[0].device),)
-            metas.append((_meta(values)[0].requires_grad_(),))  # torch sends gradients of such tensors alone
-        return metas
 
 
 class PipelinedReplica(ModuleReplica):
@@ -345,66 +244,6 @@ class PipelinedReplica(ModuleReplica):
         super().load_state_dict(state | {"shared": shared})
 
 
-@contextmanager
-def _first_cause() -> Iterator[None]:
-    """Raise the error of a stage's module, of which torch's own error has only the shapes."""
-    try:
-        yield
-    except RuntimeError as error:
-        cause = error.__cause__
-        if cause is None or isinstance(error, SparkdlError):
-            raise
-        if isinstance(cause, SparkdlError):
-            raise cause from None
-        text = str(cause).rstrip(".")
-        raise WorkerFailed(f"forward() or backward() of a stage raised {type(cause).__name__}: {text}.") from cause
-
-
-def layer_seconds(layers: Sequence[nn.Module], inputs: Sequence[Tensor]) -> list[float]:
-    """Seconds of a forward and a backward pass of each layer on some rows, the fastest of three.
-
-    Args:
-        layers: they run one after the other, and stay as they are; their parameters may be on the device ``meta``.
-        inputs: of the first layer, ``[rows, ...]`` each.
-    """
-    seconds, values = [], [*inputs]
-    for layer in layers:
-        timed, taken, output = _with_values(layer, values[0].device), list[float](), values[0]
-        values = [value.detach().requires_grad_(value.is_floating_point()) for value in values]
-        for _ in range(_REPEATS):
-            start = time.perf_counter()
-            with forked(values[0].device):
-                output = timed(*values)
-            if output.requires_grad:
-                output.backward(torch.ones_like(output))
-            taken.append(time.perf_counter() - start)
-        seconds.append(min(taken))
-        values = [output]
-    return seconds
-
-
-def _with_values(layer: nn.Module, device: torch.device) -> nn.Module:
-    """A copy of a layer, whose parameters have small random values."""
-    memo: dict[int, Any] = {
-        id(value): nn.Parameter(torch.rand(value.shape, dtype=value.dtype, device=device) / 100, value.requires_grad)
-        for value in layer.parameters()
-    }
-    return copy.deepcopy(layer, memo)
-
-
-def _filled(value: Tensor, micro_batches: int, rows: int) -> Tensor:
-    """The rows of each micro-batch, as ``Batch.split`` makes them, and copies of the first row up to ``rows`` rows."""
-    ends = [number * len(value) // micro_batches for number in range(micro_batches + 1)]
-    parts = []
-    for first, end in pairwise(ends):
-        parts += [value[first:end], value[:1].expand(rows - end + first, *value.shape[1:])]
-    return torch.cat(parts)
-
-
-def _meta(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(torch.empty_like(value, device="meta") for value in values)
-
-
 def _nothing_of(shape: Sequence[int]) -> Slice:
     return Slice(tuple(shape), (range(0), *map(range, shape[1:])))
 
@@ -413,7 +252,3 @@ def _forget_buffers(stages: Sequence[nn.Module]) -> None:
     """Remove the buffers of other workers' stages, which would stay as they are here."""
     for part in (part for stage in stages for part in stage.modules()):
         part._buffers.update(dict.fromkeys(part._buffers))
-
-
-def _no_loss(output: Tensor, number: int) -> Tensor:
-    return output.new_zeros(())

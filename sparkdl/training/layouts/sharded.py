@@ -42,9 +42,9 @@ from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
 from sparkdl.training.layouts.passes import ModuleReplica
-from sparkdl.training.layouts.sharded_module import ShardedModule, release_meshes, shard_of
+from sparkdl.training.layouts.shards.sharded_module import ShardedModule, release_meshes, shard_of
+from sparkdl.training.layouts.shards.units import units_of
 from sparkdl.training.layouts.slice_checks import check_settings, check_slices
-from sparkdl.training.layouts.units import units_of
 from sparkdl.training.objective.objective import Objective
 
 _MIB = 1 << 20

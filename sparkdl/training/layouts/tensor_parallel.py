@@ -38,10 +38,10 @@ from sparkdl.training.layouts import Layout, Workers
 from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
-from sparkdl.training.layouts.partner_operators import Partners
 from sparkdl.training.layouts.passes import ModuleReplica
-from sparkdl.training.layouts.plans import PlannedLayer, planned_layers
 from sparkdl.training.layouts.slice_checks import check_settings, check_slices
+from sparkdl.training.layouts.tensors.partner_operators import Partners
+from sparkdl.training.layouts.tensors.plans import PlannedLayer, planned_layers
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.rng import forked
 

@@ -52,9 +52,13 @@ def talk(world: World, shard: Shard | None) -> dict[str, Any]:
     own = torch.arange(6, dtype=torch.uint8).view(3, 2) + 10 * number
     gathered, received = torch.empty(3, 3, 2, dtype=torch.uint8), torch.empty_like(own)
     group.all_gather_into(gathered, own)
-    apart, from_hosts = replace(group, axis=replace(group.axis, hosts=("a", "b", "c"))), torch.empty_like(gathered)
-    apart.all_gather_into(from_hosts, own, wait=False).wait()
-    assert torch.equal(from_hosts, gathered)
+    for hosts in (("a", "b", "c"), ("a", "a", "b")):
+        elsewhere, copies = replace(group, axis=replace(group.axis, hosts=hosts)), torch.empty_like(gathered)
+        elsewhere.all_gather_into(copies, own, wait=False).wait()
+        assert torch.equal(copies, gathered)
+    part = torch.empty(2)
+    group.reduce_scatter_into(part, torch.arange(6.0) * number)
+    assert part.tolist() == [6.0 * (2 * world.rank), 6.0 * (2 * world.rank + 1)]
     group.all_to_all_into(received, own, wait=False).wait()
     dtypes = {str(dtype): torch.tensor([world.rank, 1]).to(dtype) for dtype in EVERY_DTYPE}
     spread, summed = laid_out(number), laid_out(number)
@@ -157,6 +161,8 @@ def test_group_of_one_sends_nothing():
     group.all_gather_into(copies[0], tensor)
     group.all_to_all_into(copies[1], tensor)
     assert [copy.flatten().tolist() for copy in copies] == [[1.0, 2.0]] * 2
+    group.reduce_scatter_into(copies[1].zero_(), tensor)
+    assert copies[1].tolist() == [1.0, 2.0]
     group.sum_(tensor)
     group.mean_(tensor)
     group.broadcast_(tensor)

@@ -85,10 +85,11 @@ def test_ring_in_host_order_crosses_each_link_once():
     assert (together.local_messages, together.local_bytes) == pytest.approx((10, 6 * ring))
 
 
-def test_all_gather_is_a_ring_if_workers_share_hosts():
+def test_all_gather_is_a_ring_if_several_hosts_have_several_workers():
     in_order, in_turn = (all_gather(SIZE, hosts) for hosts in (IN_ORDER, IN_TURN))
     assert in_order.bytes == in_turn.bytes == all_gather(SIZE, one_per_host(6)).bytes
     assert (in_order.messages, in_order.link_bytes, in_turn.link_bytes) == (5, 5 * SIZE, 2 * 5 * SIZE)
+    assert all_gather(SIZE, TOGETHER).local_messages == 1  # at once on one host
 
 
 def test_all_to_all_shares_the_link_in_any_order():

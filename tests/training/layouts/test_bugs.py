@@ -22,8 +22,8 @@ from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.objective import Objective
 from tests.contracts import work
-from tests.contracts.rowwise import Together
 from tests.contracts.strategy_contract import ROWS, Case, numbers
+from tests.contracts.together import Together
 
 SPARSE = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 

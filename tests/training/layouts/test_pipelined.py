@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.training.layouts.cuts import best_cuts
 from sparkdl.training.layouts.pipelined import Pipelined
 from sparkdl.training.layouts.replicated import Replicated
-from sparkdl.training.layouts.stages import stages_of
+from sparkdl.training.layouts.stages.cut_model import stages_of
+from sparkdl.training.layouts.stages.cuts import best_cuts
 from tests.contracts import work
 from tests.contracts.layout_contract import LAYOUT_CASES, LayoutContract, assert_close
 from tests.contracts.strategy_contract import ADAM, Case, numbers

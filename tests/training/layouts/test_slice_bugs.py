@@ -17,7 +17,7 @@ from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.training.layouts.initial_weights import check_init
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
-from sparkdl.training.layouts.units import units_of
+from sparkdl.training.layouts.shards.units import units_of
 from sparkdl.training.objective.optimizers import check_elementwise
 from sparkdl.training.strategies.local_sgd import LocalSGD
 from tests.contracts import work
@@ -197,7 +197,8 @@ def test_an_optimizer_that_cannot_be_checked_is_a_warning():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"units": "blocks"}, "expected a Sequence"), ({"units": [3]}, "a list of module classes"),
+        ({"units": "blocks"}, "expected a Sequence"),
+        ({"units": [3]}, "a list of module classes"),
         ({"init": "module"}, "expected None, 'modules' or a function"),
         ({"offload": True, "replicas": 2}, "expected one of the two"),
     ],

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from sparkdl.data.columns import InputColumn
 from sparkdl.errors import InvalidInput
-from sparkdl.training.layouts.plans import attention_plan, mlp_plan, planned_layers, transformer_plan
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.tensor_parallel import TensorParallel, tensor_slices
+from sparkdl.training.layouts.tensors.plans import attention_plan, mlp_plan, planned_layers, transformer_plan
 from tests.contracts import work
 from tests.contracts.layout_contract import LayoutContract, assert_close, resumable, resume
 from tests.contracts.strategy_contract import ROWS, Case, numbers

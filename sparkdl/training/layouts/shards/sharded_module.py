@@ -22,7 +22,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slice
-from sparkdl.training.layouts.unit_exchanges import SentBytes, UnitGather, UnitReduceScatter
+from sparkdl.training.layouts.shards.unit_exchanges import SentBytes, UnitGather, UnitReduceScatter
 
 
 def shard_of(shape: Sequence[int], rank: int, size: int) -> Slice:

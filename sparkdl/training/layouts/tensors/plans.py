@@ -21,7 +21,7 @@ from torch import nn
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
-from sparkdl.training.layouts.units import has_name
+from sparkdl.training.layouts.shards.units import has_name
 
 Plan = Mapping[str, str] | Callable[[nn.Module], Mapping[str, str]]
 """Names to kinds, or a function of the model that returns such a mapping."""

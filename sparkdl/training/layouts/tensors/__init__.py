@@ -1,0 +1,1 @@
+"""Parts of the layout ``TensorParallel``: plans, and the operators of partners."""
