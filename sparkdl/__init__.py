@@ -49,6 +49,13 @@ if TYPE_CHECKING:
     from sparkdl.serving.loading import load_predictor as load_predictor
     from sparkdl.spark.cluster import SparkCluster as SparkCluster
     from sparkdl.training.callbacks.ema import EMA as EMA
+    from sparkdl.training.layouts.pipelined import Pipelined as Pipelined
+    from sparkdl.training.layouts.replicated import Replicated as Replicated
+    from sparkdl.training.layouts.sharded import Sharded as Sharded
+    from sparkdl.training.layouts.tensor_parallel import TensorParallel as TensorParallel
+    from sparkdl.training.layouts.tensors.plans import attention_plan as attention_plan
+    from sparkdl.training.layouts.tensors.plans import mlp_plan as mlp_plan
+    from sparkdl.training.layouts.tensors.plans import transformer_plan as transformer_plan
     from sparkdl.training.loop import Training as Training
     from sparkdl.training.objective.objective import Objective as Objective
     from sparkdl.training.strategies.allreduce import AllReduce as AllReduce
@@ -92,6 +99,11 @@ _NAMES = {
     "serving.loading": "load_predictor",
     "spark.cluster": "SparkCluster",
     "training.callbacks.ema": "EMA",
+    "training.layouts.pipelined": "Pipelined",
+    "training.layouts.replicated": "Replicated",
+    "training.layouts.sharded": "Sharded",
+    "training.layouts.tensor_parallel": "TensorParallel",
+    "training.layouts.tensors.plans": "attention_plan mlp_plan transformer_plan",
     "training.loop": "Training",
     "training.objective.objective": "Objective",
     "training.strategies.allreduce": "AllReduce",

@@ -14,6 +14,7 @@ from statistics import median
 import numpy as np
 from torch import nn
 
+from benchmarks.layouts.pipelines import EVEN, UNEVEN, PipelineSteps
 from benchmarks.layouts.steps import SideSteps, StateBytes
 from benchmarks.measurements import run_measurements
 from benchmarks.mlp import adam, mlp
@@ -35,6 +36,7 @@ BAR = "at most 1"
 WORKERS, WIDTH = 2, 2048
 UNITS, ROWS, STEPS = 24, 32, 4  # layers of the model whose memory counts, rows of a worker's batch, steps
 LAYERS, STEP_ROWS, BLOCKS, BLOCK = 6, 256, 3, 3  # of the model whose steps count
+MICRO_BATCHES, PIPELINE_ROWS = 8, 2048
 ENCODER = 128  # width of the transformer that partners share
 COLUMNS = Columns((InputColumn("features"),), InputColumn("label"))
 
@@ -107,12 +109,45 @@ def measure_tensor(args: argparse.Namespace) -> float:
     return ratio / bar
 
 
+def pipeline(widths: tuple[int, ...], first: int | None, rows: int) -> tuple[float, float]:
+    """Seconds of a step, the median of the blocks, and of the slower stage alone on a micro-batch."""
+    task = PipelineSteps(widths, first, MICRO_BATCHES, rows, BLOCK, BLOCKS)
+    with LocalCluster(WORKERS, threads=1) as cluster:
+        blocks, alone = cluster.gang(task)[0]
+    return median(blocks), alone
+
+
+def measure_pipeline(args: argparse.Namespace) -> float:
+    """Seconds of a step of 1F1B against ``(m + p - 1)`` times the slower stage measured alone on a micro-batch."""
+    bar, ratios = 1.25, []
+    for number in range(args.rounds):
+        step, alone = pipeline(EVEN, len(EVEN) // 2, PIPELINE_ROWS)
+        ideal = (MICRO_BATCHES + WORKERS - 1) * alone
+        ratios.append(step / ideal)
+        print(f"round {number + 1}: a step {step:.3f} s, the bound of the slower stage {ideal:.3f} s", flush=True)
+    print(f"1F1B: {median(ratios):.3f} of its bound (bar: at most {bar})")
+    return median(ratios) / bar
+
+
+def measure_cuts(args: argparse.Namespace) -> float:
+    """How much faster automatic cuts of narrow and wide layers are than equal numbers of layers."""
+    bar, ratios = 1.3, []
+    for number in range(args.rounds):
+        best, equal = pipeline(UNEVEN, None, PIPELINE_ROWS)[0], pipeline(UNEVEN, len(UNEVEN) // 2, PIPELINE_ROWS)[0]
+        ratios.append(equal / best)
+        print(f"round {number + 1}: automatic cuts {best:.3f} s, equal numbers {equal:.3f} s", flush=True)
+    print(f"automatic cuts: {median(ratios):.2f} times faster (bar: at least {bar})")
+    return bar / median(ratios)
+
+
 MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
     "memory": measure_memory,
     "checkpoint": partial(measure_memory, saves=True),
     "step": measure_step,
     "bytes": measure_bytes,
     "tensor": measure_tensor,
+    "pipeline": measure_pipeline,
+    "cuts": measure_cuts,
 }
 
 

@@ -230,7 +230,7 @@ class TrainingParams(OutputParams, RunParams, shared.HasWeightCol, shared.HasVal
         AllReduce(),
     )
     layout: Param[Layout] = param(
-        "how a replica of the model is placed on the workers of a gang; docs/examples/layout.py has one",
+        "how a replica of the model is placed on the workers of a gang; docs/layouts.md compares layouts",
         to_layout,
         Replicated(),
         _RESTARTS,

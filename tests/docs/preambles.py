@@ -267,6 +267,12 @@ def search(execute, folder, spark):
     assert (folder / "runs/churn-search/report.html").is_file()
 
 
+def layouts(execute, folder, spark):
+    names = execute({"Net": Net, "directory": str(folder / "run"), **frames(spark)})
+    assert names["model"].module().state_dict().keys() == names["wide"].module().state_dict().keys()
+    assert names["deep"].getMicroBatches() == 4
+
+
 def sizing(execute, folder, spark):
     assert execute({"spark": spark, **frames(spark)})["estimate"] > 0
 
@@ -326,7 +332,7 @@ PREAMBLES = {
 } | {
     f"docs/{function.__name__}.md": function
     for function in (
-        *(ensembles, gpu, images, migration, pipeline, quickstart, recovery),
+        *(ensembles, gpu, images, layouts, migration, pipeline, quickstart, recovery),
         *(rounds, scoring, search, security, sizing, strategies, tabular, text, trackers, train, tuning),
     )
 }

@@ -38,11 +38,14 @@ OWN = """
     ClassifierMetrics Clocks Column Combining Command Compatibility ConfiguredDirectory ConnectionReport
     ConnectionTask Cost DataSummary DerivedColumns Describer DeviceCache DeviceChoice Digest Endpoint ErrorContext
     Event Exact Failure FeatureHasher FeaturePipeline FeatureStage Fingerprint FinishedReduce FitResult FitSpec
-    FittedMembers Folder GangFits Gpus ImputerModel IndependentTask IndexToString InitialPrediction InspectShard
+    FittedMembers Folder GangFits Gpus ImputerModel IndependentTask IndexToString InitialPrediction InitialWeights
+    InspectShard
     LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining LossMetrics Manifest MapTask MaskedFactory
     Member member.Plan MemberResult MemberStore MemberWork MetaFeatureAssembler MinMaxScalerModel MLflowDestination
+    ModelMemory
     MultilabelMetrics Normalizer OneExchange OneHotEncoderModel OutputColumns Outputs PackedData PackTask PartFolder
-    PickledTask PipelineRun Predictor Program PromoteTrial Ragged Reader ReadRows ReduceTask RegressorMetrics
+    PendingMessages PickledTask PipelineRun PlannedLayer
+    Predictor Program PromoteTrial Ragged Reader ReadRows ReduceTask RegressorMetrics
     RendezvousResult RendezvousSpec Reporting Round RowScorer Rule Run RunData RungResult RungWork RunName Samme
     SavedFolder SavedInstance SavedStage SaveStatus Schedule Scorer SearchedEstimator SearchPoint SearchSpace
     ServedModel Shard ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel
@@ -84,7 +87,8 @@ def settings() -> list[tuple[Any, str, str]]:
 def made(kind: Any, /, **values: Any) -> Any:
     missing = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
     wanted = [*missing, *(name for name in ("path", "ragged") if hasattr(kind, name) and name not in values)]
-    return kind(**{name: SAMPLES.get(name, "x" if name in TEXTS else 2) for name in wanted} | values)
+    samples = SAMPLES | {"size": 2, "plan": {"x": "rows"}} if kind is sparkdl.TensorParallel else SAMPLES
+    return kind(**{name: samples.get(name, "x" if name in TEXTS else 2) for name in wanted} | values)
 
 
 @pytest.mark.parametrize(("kind", "name", "text"), settings(), ids=lambda part: getattr(part, "__name__", None))

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"numpy", "pandas", "py4j", "pyarrow", "pyspark", "tensorboard", "mlflow", "torch", "torchmetrics"}
 
 MAX_ENTRIES = 17
-MAX_LEVELS, MAX_CHAIN, MAX_REACH = 10, 21, 16
+MAX_LEVELS, MAX_CHAIN, MAX_REACH = 10, 21, 17
 MAX_ROOM_FILES = 18
 MAX_FILE_LINES = 400
 MAX_SCRIPT_LINES = 15

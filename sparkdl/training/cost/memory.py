@@ -29,7 +29,6 @@ from torch import nn
 from sparkdl.cluster.group.world import World
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts import Layout
-from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.layouts.shards.units import units_of
 from sparkdl.training.objective.objective import Objective
 
@@ -103,11 +102,11 @@ class ModelMemory:
 
 
 def _largest_unit(module: nn.Module, units: Sequence[Any] | None) -> int:
-    rest, sizes = {*module.parameters()}, []
+    left, sizes = {*module.parameters()}, []
     for unit in [*units_of(module, units), [module]]:
-        members = {value for part in unit for value in part.parameters()} & rest
+        members = {value for part in unit for value in part.parameters()} & left
         sizes.append(sum(value.nbytes for value in members))
-        rest -= members
+        left -= members
     return max(sizes)
 
 
@@ -152,7 +151,7 @@ def explaining_memory(objective: Objective, layout: Layout, world: World, *, sav
             traceback.clear_frames(cause.__traceback__)
             cause = cause.__cause__ or cause.__context__
         gc.collect()
-        units = layout.units if isinstance(layout, Sharded) else None
+        units = getattr(layout, "units", None)
         try:
             memory = ModelMemory.of(objective, objective.build(parameters=False), units, saves=saves)
         except Exception:
@@ -164,14 +163,14 @@ def explaining_memory(objective: Objective, layout: Layout, world: World, *, sav
 
 def _advice(memory: ModelMemory, layout: Layout, size: int, free: int) -> str:
     parts = {"weights": memory.weights, "gradients": memory.gradients, "the optimizer's state": memory.optimizer}
-    shares = size // layout.replicas if isinstance(layout, Sharded) else 1
+    shares = layout.state_shards(size)
     listed = ", ".join(f"{value / shares / 1e6:.0f} MB of {name}" for name, value in parts.items())
     text = (
         f"a worker ran out of memory. With layout={type(layout).__name__} and numWorkers={size}, a worker holds "
         f"{listed}; it has {free / 1e6:.0f} MB beside Python and torch."
     )
     fewest = memory.fewest(free)
-    fits = memory.sharded(shares) if isinstance(layout, Sharded) else memory.replicated(size)
+    fits = memory.sharded(shares) if shares > 1 else memory.replicated(size)
     if fits <= free:
         return f"{text} The rest are activations: lower batchSize, or raise microBatches or numWorkers."
     if fewest is None:

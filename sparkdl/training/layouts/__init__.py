@@ -175,6 +175,10 @@ class Layout(Protocol):
         """The divisor of the sizes of gangs with at most ``size`` workers; default: 1."""
         return 1
 
+    def state_shards(self, workers: int) -> int:
+        """Workers over which one replica's weights, gradients and optimizer state are divided; default: 1."""
+        return 1
+
     def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
         """Raise InvalidInput if the layout does not fit; default: it fits.
 

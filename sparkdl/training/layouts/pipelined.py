@@ -69,7 +69,8 @@ class Pipelined(CheckedFields, Layout):
                 "'interleaved', and 1 with the others."
             )
         names = self.split
-        if names is not None and (isinstance(names, str) or len(names) != self.parts - 1):
+        listed = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+        if names is not None and not (listed and len(names) == self.parts - 1):
             raise InvalidInput(
                 f"split is {names!r}; expected {self.parts - 1} names of modules for {self.parts} stages."
             )

@@ -88,6 +88,10 @@ class Sharded(CheckedFields, Layout):
         """The number of replicas."""
         return self.replicas
 
+    def state_shards(self, workers: int) -> int:
+        """The workers of a replica."""
+        return workers // self.replicas
+
     def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
         """Raise InvalidInput if the settings, the optimizer, the parameters or the units do not fit."""
         check_init(module, objective, self.init)

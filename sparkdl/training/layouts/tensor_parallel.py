@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,7 +41,7 @@ from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
 from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.layouts.slice_checks import check_settings, check_slices
 from sparkdl.training.layouts.tensors.partner_operators import Partners
-from sparkdl.training.layouts.tensors.plans import PlannedLayer, planned_layers
+from sparkdl.training.layouts.tensors.plans import KINDS, PlannedLayer, planned_layers
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.rng import forked
 
@@ -60,6 +60,12 @@ class TensorParallel(CheckedFields, Layout):
     size: Several
     plan: Any
     init: Any = None
+
+    def _check(self) -> None:
+        if not (callable(self.plan) or isinstance(self.plan, Mapping)):
+            raise InvalidInput(
+                f"plan is {self.plan!r}; expected names of modules to {', '.join(KINDS)}, or a function of the model."
+            )
 
     def multiple(self, size: int) -> int:
         """The workers of a replica."""

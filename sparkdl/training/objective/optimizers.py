@@ -61,8 +61,8 @@ def optimizer_factory(optimizer: Any, learning_rate: float | None, arguments: Ma
 def check_elementwise(factory: Any, names: Sequence[str] = ("weight",)) -> None:
     """Raise InvalidInput unless the optimizer treats each element of a tensor alone, so that it can step on slices.
 
-    Three steps on tensors ``[4, 6]`` must give the same bits as three steps of two other optimizers on their halves, by
-    rows and by columns.
+    Three steps on tensors ``[4, 6]``, and three steps of two other optimizers on their halves, by rows and by columns,
+    must give bit-identical tensors.
 
     Args:
         factory: called as ``Objective.optimizer``.
