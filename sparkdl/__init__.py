@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from sparkdl.serving.loading import load_predictor as load_predictor
     from sparkdl.spark.cluster import SparkCluster as SparkCluster
     from sparkdl.training.callbacks.ema import EMA as EMA
+    from sparkdl.training.layouts.mesh import Mesh as Mesh
     from sparkdl.training.layouts.pipelined import Pipelined as Pipelined
     from sparkdl.training.layouts.replicated import Replicated as Replicated
     from sparkdl.training.layouts.sharded import Sharded as Sharded
@@ -99,6 +100,7 @@ _NAMES = {
     "serving.loading": "load_predictor",
     "spark.cluster": "SparkCluster",
     "training.callbacks.ema": "EMA",
+    "training.layouts.mesh": "Mesh",
     "training.layouts.pipelined": "Pipelined",
     "training.layouts.replicated": "Replicated",
     "training.layouts.sharded": "Sharded",

@@ -64,6 +64,11 @@ class Checkpointer:
         """Completed epochs of the newest checkpoint; the driver calls it for an attempt's title."""
         return self.checkpoints.epoch()
 
+    def layout_state(self) -> Mapping[str, Any]:
+        """What the layout saved in the newest checkpoint; empty without one."""
+        saved: Mapping[str, Any] = self.checkpoints.extra().get("layout", {})
+        return saved
+
     def load(self, world: World, fingerprint: Fingerprint, live: Mapping[str, Any]) -> dict[str, Any] | None:
         """Restore the newest usable state, on every worker together, with collectives; its threads end with the gang.
 
@@ -164,10 +169,12 @@ class Checkpointer:
         index: dict[str, Any] = {}
         if state["shared"]:
             name = f"{FILE}{world.rank:05d}"
-            part, index[name] = deal(state["shared"], state["slices"], world.rank, world.size)
+            complete = state.get("complete", True)
+            part, index[name] = deal(state["shared"], state["slices"], world.rank, world.size, complete=complete)
             shards[name] = copied(part)
         clock = Clock(**world.clock.state_dict())
-        self._saver.save(Checkpoint(clock, shards, index, pinned, last, self._extra))
+        extra = self._extra | {"layout": state.get("layout", {})}
+        self._saver.save(Checkpoint(clock, shards, index, pinned, last, extra))
         self._epoch, self._step, self._saved_at = clock.epoch, clock.step, time.monotonic()
         world.phase = phase
         enter_phase("other")

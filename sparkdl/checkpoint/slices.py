@@ -29,21 +29,23 @@ Index = Sequence[Mapping[str, Any]]
 _Path = tuple[str | int, ...]
 
 
-def deal(shared: Mapping[Any, Any], slices: Slices, rank: int, size: int) -> tuple[dict[Any, Any], Index]:
+def deal(
+    shared: Mapping[Any, Any], slices: Slices, rank: int, size: int, *, complete: bool = True
+) -> tuple[dict[Any, Any], Index]:
     """This worker's part of the shared state, and its index.
 
     Whole tensors are dealt by size, the largest first, to the worker with the fewest bytes; rank 0 gets what is no
-    tensor, and tensors without values. If one worker has all values of a parameter and the others none, that worker
-    also gets the parameter's other entries, such as the optimizer's count of its steps.
+    tensor, and tensors without values. If the states are not ``complete``, since each worker has other parameters, a
+    worker gets all entries of its own parameters, such as the optimizer's counts of steps.
     """
     tensors = dict(_tensors(shared, ()))
     parts = {path: part for path, tensor in tensors.items() if (part := _slice_of(path, tensor, slices)) is not None}
-    common = {path: one.nbytes for path, one in tensors.items() if path not in parts and one.numel()}
-    dealt = owners({path: size for path, size in common.items() if _holder(path, slices, rank) is None}, size)
+    mine = {*parts} if complete else {path for path in tensors if _at(path, slices) is not None}
+    dealt = owners({path: one.nbytes for path, one in tensors.items() if path not in mine and one.numel()}, size)
 
     def owner(path: _Path) -> int:
-        holder = _holder(path, slices, rank)
-        return rank if path in parts else dealt.get(path, 0) if holder is None else holder
+        own = path in mine or not (complete or _at(path, slices) is None)
+        return rank if own else dealt.get(path, 0)
 
     index = []
     for path, tensor in tensors.items():
@@ -130,14 +132,6 @@ def _select(nested: Mapping[Any, Any], path: _Path, owner: Callable[[_Path], int
 
 def _at(path: _Path, slices: Slices) -> Slice | None:
     return next((slices[key] for key in reversed(path) if key in slices), None)
-
-
-def _holder(path: _Path, slices: Slices, rank: int) -> int | None:
-    """The worker that has all values of the path's parameter, -1 if it is another one; None if no worker has all."""
-    part = _at(path, slices)
-    if part is None or not math.prod(part.shape):
-        return None
-    return rank if part == Slice.whole(part.shape) else None if math.prod(part.sizes) else -1
 
 
 def _slice_of(path: _Path, tensor: Tensor, slices: Slices) -> Slice | None:

@@ -231,6 +231,13 @@ class Checkpoints(CheckedFields):
                 return self._manifest(str(name))[1].world_size
         return None
 
+    def extra(self) -> Mapping[str, Any]:
+        """The ``extra`` of the newest checkpoint with an intact manifest, of any run; empty if there is none."""
+        for name in reversed(self.names()):
+            with suppress(CheckpointDamaged, InvalidInput):  # ``latest`` reports them
+                return self._manifest(str(name))[1].extra
+        return {}
+
     def open(self, name: str) -> Reader:
         """Open a committed checkpoint; its shards are verified when read.
 

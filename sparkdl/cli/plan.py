@@ -110,7 +110,7 @@ def sharded(
         return []
     strategy = estimator.getStrategy()
     try:
-        exchanges = layout_exchanges(layout, network, hosts)
+        exchanges = layout_exchanges(layout, network, hosts, estimator.getMicroBatches())
         parameters = strategy_parameters(layout, shapes_of(network), hosts)
         between = replica_hosts(layout, hosts)
         if len(between) > 1:

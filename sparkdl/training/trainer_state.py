@@ -46,6 +46,8 @@ class TrainerState:
         self.stopping = GangEarlyStopping(replica, self.group, stopping, keep=keep)
         check_weights(replica.module)
         size, limit = whole_bytes(replica, self.stopping.slices), training.result_limit
+        if not replica.has_all_modules:  # buffers differ in size
+            size = max(self.group.gather(size))
         self._writer = None if size <= LARGE and fits(size, limit) else training.part_writer
         if self._writer is None:
             check_result(replica.module, size, limit)
@@ -87,8 +89,8 @@ class TrainerState:
         if self.training.checkpointer is not None:
             self.training.checkpointer.check(self.state())
         self._started = time.monotonic() - self._spent
-        # Partners draw the same random numbers, also after a run without partners.
-        state, self._random = self.replica.workers.partners.gather(self._random)[0], None
+        # They draw the same random numbers, also after a run in which they did not.
+        state, self._random = self.replica.alike.gather(self._random)[0], None
         if state is not None:
             set_random_state(state, self.world.device)
 
@@ -121,7 +123,8 @@ class TrainerState:
         """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.
 
         ``"shared"`` has dicts of tensors that are equal on all workers, or this worker's ``"slices"`` of them, and
-        ``"local"`` the rest of this worker: between epochs, for every strategy, the weights are equal as well. Raises
+        ``"local"`` the rest of this worker. If it is not ``"complete"``, this worker has
+        the state of some parameters alone. Between epochs, for every strategy, the weights are equal as well. Raises
         InvalidInput within a step.
         """
         replica, sync, stopping = self.replica.state_dict(), self.sync.state_dict(), self.stopping.state_dict()
@@ -131,7 +134,7 @@ class TrainerState:
             shared = {"replica": replica.pop("shared"), "callbacks": equal_states}
         else:
             rank_states |= equal_states
-        if "shared" in sync:
+        if "shared" in sync and self.replica.has_all_modules:  # else an index is another parameter on each worker
             shared["sync"] = sync.pop("shared")
         if "shared" in stopping:
             shared["stopping"] = stopping.pop("shared")
@@ -140,7 +143,7 @@ class TrainerState:
             "strategy": type(self.training.strategy).__qualname__,
             "place": self._place(),
             "rank": self.world.rank,
-            "slices": {str(name): part.entry() for name, part in self.replica.slices.items()},
+            "slices": self._entries(),
             "clock": self.world.clock.state_dict(),
             "position": self.position,
             "replica": replica,
@@ -156,7 +159,9 @@ class TrainerState:
             "epoch_seconds": self.epoch_seconds,
             "random": random_state(self.world.device),
         }
-        return {"shared": shared, "local": local, "slices": self._slices()}
+        complete = self.replica.has_all_modules
+        about = {"complete": complete, "layout": dict(self.replica.layout_state)}
+        return {"shared": shared, "local": local, "slices": self._slices(), **about}
 
     def resume(self) -> None:
         """Resume from the checkpointer's checkpoint; raises InvalidInput if training pauses without a checkpointer."""
@@ -196,7 +201,8 @@ class TrainerState:
         self.rows.report["feed_wait_seconds"] = saved["feed_wait_seconds"]
         self._spent = saved["epoch_seconds"]
         common = {"shared": shared["sync"]} if "sync" in shared else {}
-        if saved["place"]["workers"] == self.world.size:  # else the strategy's per-worker state fits no worker
+        # In another gang or with other slices, the strategy's per-worker state fits no worker.
+        if saved["place"]["workers"] == self.world.size and saved.get("slices", {}) == self._entries():
             self.sync.load_state_dict(saved["sync"] | common)
         elif common:
             self.sync.load_state_dict(common)
@@ -207,10 +213,12 @@ class TrainerState:
         if self.world.rank == 0:
             record("restored", clock=self.world.clock, history=self.history)
 
+    def _entries(self) -> dict[str, Any]:
+        return {str(name): part.entry() for name, part in self.replica.slices.items()}
+
     def _check_slices(self, saved: dict[str, Any]) -> None:
         """Raise InvalidInput if the weights are this worker's alone, and the state has other slices of them."""
-        mine = {str(name): part.entry() for name, part in self.replica.slices.items()}
-        if not self.sync.replicated and saved.get("slices", {}) != mine:
+        if not self.sync.replicated and saved.get("slices", {}) != self._entries():
             raise InvalidInput(
                 f"the replicas of {type(self.training.strategy).__name__} differ between its exchanges, and the saved "
                 "state has slices of other workers; expected the numWorkers and the layout of the saved run."

@@ -19,32 +19,37 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.training.cost.cost_model import Exchange
 from sparkdl.training.cost.traffic import Hosts, Traffic, all_gather, reduce_scatter, total
-from sparkdl.training.layouts import Layout
+from sparkdl.training.layouts import Layout, check_workers
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
+from sparkdl.training.layouts.shards.units import units_of
 
 
-def layout_exchanges(layout: Layout, module: nn.Module, hosts: Hosts) -> list[Exchange]:
+def layout_exchanges(layout: Layout, module: nn.Module, hosts: Hosts, micro_batches: int = 1) -> list[Exchange]:
     """The exchanges of a layout in a step; none for ``Replicated``.
 
     Args:
         layout: the layout.
         module: the model; its parameters may be on the device ``meta``.
         hosts: the host of each worker, in rank order.
+        micro_batches: of a step; each of them gathers and sums.
 
     Raises:
-        InvalidInput: the layout has no cost model.
+        InvalidInput: the layout has no cost model, or does not fit so many workers.
     """
     if isinstance(layout, Replicated):
         return []
     if not isinstance(layout, Sharded):
         raise InvalidInput(f"{type(layout).__name__} sends activations, whose sizes the model alone does not tell.")
+    check_workers(layout, len(hosts), "workers")
     workers = len(hosts) // layout.replicas
-    gathered = sum(_padded(value, workers) for value in module.parameters())
+    units = {value for unit in units_of(module, layout.units) for part in unit for value in part.parameters()}
+    once = sum(_padded(value, workers) for value in module.parameters())
+    again = 0 if layout.keep else sum(_padded(value, workers) for value in units)  # the root unit stays gathered
     summed = sum(_padded(value, workers) for value in module.parameters() if value.requires_grad)
-    gathers = [all_gather(gathered / workers, hosts[:workers])] * (1 if layout.keep else 2)
+    gathers = [all_gather(size / workers, hosts[:workers]) for size in (once, again)]
     traffic: Traffic = total([*gathers, reduce_scatter(summed, hosts[:workers])])
-    return [Exchange(traffic)]
+    return [Exchange(traffic * micro_batches)]
 
 
 def strategy_parameters(layout: Layout, parameters: Sequence[nn.Parameter], hosts: Hosts) -> list[nn.Parameter]:

@@ -110,20 +110,19 @@ def _largest_unit(module: nn.Module, units: Sequence[Any] | None) -> int:
     return max(sizes)
 
 
-def memory_limit(device: torch.device, workers: int = 1) -> int:
-    """Bytes that a worker may use: of the GPU, or the least of the process's, the container's and the host's limits.
+def free_memory(device: torch.device, workers: int = 1) -> int:
+    """Bytes that a worker may still use: of the GPU, or the least of the process's, the container's and the host's.
 
     So many ``workers`` share the container and the host.
     """
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory
         return total
-    limits: list[int] = [psutil.virtual_memory().total // workers]
-    limits += [int(text) // workers for text in map(_text, _CGROUPS) if text.isdigit()]
+    limits: list[int] = [psutil.virtual_memory().total]
+    limits += [int(text) for text in map(_text, _CGROUPS) if text.isdigit()]
+    free = min(limits) // workers - _status("RssAnon")
     data = resource.getrlimit(resource.RLIMIT_DATA)[0]
-    if data != resource.RLIM_INFINITY:  # it counts memory that the process has reserved and not used
-        limits.append(data - _status("VmData") + _status("RssAnon"))
-    return min(limits)
+    return free if data == resource.RLIM_INFINITY else min(free, data - _status("VmData"))
 
 
 def _status(name: str) -> int:
@@ -140,7 +139,7 @@ def _text(file: str) -> str:
 @contextmanager
 def explaining_memory(objective: Objective, layout: Layout, world: World, *, saves: bool) -> Iterator[None]:
     """Raise InvalidInput that says what the model needs, if the block runs out of memory."""
-    before = 0 if world.device.type == "cuda" else _status("RssAnon")
+    free = free_memory(world.device, max(1, world.hosts.count(world.host)))
     try:
         yield
     except Exception as error:
@@ -157,21 +156,21 @@ def explaining_memory(objective: Objective, layout: Layout, world: World, *, sav
         except Exception:
             logger.warning("the memory that the model needs cannot be computed", exc_info=True)
             raise error from None
-        local = max(1, world.hosts.count(world.host))
-        raise InvalidInput(_advice(memory, layout, world.size, memory_limit(world.device, local) - before)) from error
+        raise InvalidInput(_advice(memory, layout, world.size, free)) from error
 
 
 def _advice(memory: ModelMemory, layout: Layout, size: int, free: int) -> str:
     parts = {"weights": memory.weights, "gradients": memory.gradients, "the optimizer's state": memory.optimizer}
     shares = layout.state_shards(size)
+    holder = "A worker" if shares > 1 or layout.multiple(size) == 1 else "The whole model"
     listed = ", ".join(f"{value / shares / 1e6:.0f} MB of {name}" for name, value in parts.items())
     text = (
-        f"a worker ran out of memory. With layout={type(layout).__name__} and numWorkers={size}, a worker holds "
-        f"{listed}; it has {free / 1e6:.0f} MB beside Python and torch."
+        f"a worker ran out of memory. The layout is {type(layout).__name__}, and numWorkers is {size}. {holder} has "
+        f"{listed}; a worker has {free / 1e6:.0f} MB beside Python and torch."
     )
     fewest = memory.fewest(free)
     fits = memory.sharded(shares) if shares > 1 else memory.replicated(size)
-    if fits <= free:
+    if fits <= free and holder == "A worker":
         return f"{text} The rest are activations: lower batchSize, or raise microBatches or numWorkers."
     if fewest is None:
         return f"{text} The largest unit of the model has {memory.unit / 1e6:.0f} MB; set smaller units in Sharded()."

@@ -71,11 +71,13 @@ class Replica(Protocol):
 
     Attributes:
         workers: the groups of workers with which this worker exchanges tensors.
+        alike: the workers that draw the same random numbers; default: the worker alone.
         reports: whether this worker counts its rows, loss and metrics; of partners, exactly one does. The progress of
             the others has no loss.
         needs_rows: whether each worker needs a row of positive weight in each step and micro-batch.
         lockstep: whether workers exchange tensors within a pass. Each worker then runs forward and backward in every
             micro-batch, in validation and in the probe. A worker without rows runs on ``Feed.spare_row()``.
+        layout_state: JSON that the layout wants to see again in ``Feed.saved``, such as the cuts of stages.
         splits_batches: whether the replica splits a batch into micro-batches itself; else the loop does.
         has_all_modules: whether the module has all modules of the model; else each worker returns its own buffers.
         slices: this worker's slices of parameters, by name, and by index in ``parameters`` for strategies that keep
@@ -89,9 +91,11 @@ class Replica(Protocol):
     """
 
     workers: Workers
+    alike: Group = Group()
     reports: bool = True
     needs_rows: bool = False
     lockstep: bool = False
+    layout_state: Mapping[str, Any] = MappingProxyType({})
     splits_batches: bool = False
     has_all_modules: bool = True
     slices: Mapping[str | int, Slice] = MappingProxyType({})

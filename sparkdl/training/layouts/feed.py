@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from sparkdl.data.batch import Batch
 from sparkdl.data.sampler import Plan
@@ -18,9 +19,11 @@ class Feed:
         micro_batches: micro-batches of a step.
         validated: whether some of the rows are validation rows.
         sample: reads the first rows of this worker's shard.
+        saved: reads the ``layout_state`` of the run's newest checkpoint; default: there is none.
 
     Attributes:
         micro_batches: micro-batches of a step.
+        saved: reads the ``layout_state`` of the replica in the newest checkpoint.
     """
 
     def __init__(
@@ -30,9 +33,10 @@ class Feed:
         *,
         validated: bool = False,
         sample: Callable[[], Batch] | None = None,
+        saved: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.micro_batches = micro_batches
-        self._sample = sample
+        self._sample, self.saved = sample, saved
         self._plan, self._validated = plan, validated
         self._spare: Batch | None = None
 

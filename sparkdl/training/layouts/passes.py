@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch, Input
 from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import Slices
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import GradientSink, Replica, Workers, arithmetic
 from sparkdl.training.layouts.feed import Feed
@@ -56,6 +57,7 @@ class ModuleReplica(Replica):
         self._device = device = device or self.parameters[0].device
         self.output: Any = None
         self.slice_group = Group()
+        self.copies: Mapping[str, int] = {}  # workers of the group that have the same values of a parameter, if several
         self.optimizer = objective.open_optimizer(named)
         self.scheduler: Any = None
         self._objective = objective
@@ -97,6 +99,11 @@ class ModuleReplica(Replica):
         self._receiver = None
         enter_phase("other")
         return loss.detach()
+
+    def hold(self, slices: Slices) -> None:
+        """Set ``slices`` by name, and by index in ``parameters``."""
+        by_index: Slices = {index: slices[name] for index, name in enumerate(self._names) if name in slices}
+        self.slices = {**slices, **by_index}
 
     def deliver(self, share: float) -> None:
         """Give all gradients to the sink after the backward pass; ``share`` is this replica's share of the step."""
@@ -226,7 +233,7 @@ class ModuleReplica(Replica):
         pairs = [
             (name, one.grad) for name, one in zip(self._names, self.parameters, strict=True) if one.grad is not None
         ]
-        copies = [1 if name in self.slices else self.slice_group.size for name, _ in pairs]
+        copies = [self.copies.get(name, 1 if name in self.slices else self.slice_group.size) for name, _ in pairs]
         arithmetic.clip([gradient for _, gradient in pairs], max_norm, self.slice_group, copies)
 
     def _no_pass(self) -> Tensor:

@@ -16,7 +16,7 @@ the loss, so that gradients are those of a single process.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -31,11 +31,13 @@ from sparkdl.io.fields import CheckedFields, Count, Several, one_of
 from sparkdl.io.weights import Slice, Slices
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Layout, Workers
+from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
 from sparkdl.training.layouts.passes import ModuleReplica
-from sparkdl.training.layouts.slice_checks import check_settings
-from sparkdl.training.layouts.stages.cut_model import stages_of
+from sparkdl.training.layouts.shards.unit_exchanges import SentBytes
+from sparkdl.training.layouts.slice_checks import check_settings, keeps_statistics
+from sparkdl.training.layouts.stages.cut_model import children, is_sequence, stages_of
 from sparkdl.training.layouts.stages.cuts import best_cuts, layer_seconds
 from sparkdl.training.layouts.stages.schedule import SCHEDULES, StageSchedule
 from sparkdl.training.objective.objective import Objective
@@ -87,19 +89,22 @@ class Pipelined(CheckedFields, Layout):
     def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
         """Raise InvalidInput if the settings or the model do not fit."""
         check_init(module, objective, self.init)
-        self._check_module(objective, module)
+        self.check_module(objective, module)
 
-    def _check_module(self, objective: Objective, module: nn.Module) -> None:
+    def check_module(self, objective: Objective, module: nn.Module) -> None:
+        """Raise InvalidInput as ``check`` does, except for ``init``."""
         check_settings(self, objective)
-        normalising = nn.modules.batchnorm._BatchNorm
-        if names := [name for name, part in module.named_modules() if isinstance(part, normalising)]:
-            raise InvalidInput(
-                f"layout is Pipelined, and {names[0]} is batch normalisation, which would see copies of rows; expected "
-                "nn.GroupNorm or nn.LayerNorm."
-            )
+        for name, part in module.named_modules():
+            if keeps_statistics(part):
+                raise InvalidInput(
+                    f"layout is Pipelined, and {name} is batch normalisation, which would see copies of rows; expected "
+                    "nn.GroupNorm or nn.LayerNorm."
+                )
+            if type(part).get_extra_state != nn.Module.get_extra_state:
+                raise InvalidInput(f"layout is Pipelined, and {name or 'the model'} has extra state; expected buffers.")
         if self.split is not None:
             stages_of(module, self.split)
-        elif not isinstance(module, nn.Sequential):
+        elif not is_sequence(module):
             raise InvalidInput(
                 f"layout is Pipelined, and the model is a {type(module).__name__}; expected an nn.Sequential, or names "
                 "of modules in split."
@@ -108,24 +113,34 @@ class Pipelined(CheckedFields, Layout):
     def place(self, objective: Objective, world: World, feed: Feed) -> PipelinedReplica:
         """Build this worker's stages of the model."""
         open_axes(world, grid({"replica": world.size // self.stages, "stage": self.stages}, world.size))
-        replicas, group = world.group("replica"), world.group("stage")
+        replicas = world.group("replica")
         weights = InitialWeights.of(objective, world, self.init)
-        module = weights.module
-        self._check_module(objective, module)
-        parts = stages_of(module, self.split or self._firsts(objective, module, world, feed))
+        self.check_module(objective, weights.module)
+        return self.build(objective, weights, {}, Workers(replicas, replicas, world.group("stage")), feed)
+
+    def build(
+        self, objective: Objective, weights: InitialWeights, inner: Slices, workers: Workers, feed: Feed
+    ) -> PipelinedReplica:
+        """This worker's stages of the model, with whole parameters, or the slices of a layout within this one."""
+        world, module = weights.world, weights.module
+        group = world.group("stage")
+        firsts = self.split or self._firsts(objective, module, world, feed)
+        parts = stages_of(module, firsts)
         mine = {number: parts[number] for number in range(group.rank, self.parts, self.stages)}
         held = {id(value) for part in mine.values() for value in part.parameters()}
         slices: Slices = {
-            name: Slice.whole(value.shape) if id(value) in held else _nothing_of(value.shape)
+            name: inner.get(name) or Slice.whole(value.shape) if id(value) in held else _nothing_of(value.shape)
             for name, value in module.named_parameters(remove_duplicate=False)
             if id(value) in held or value.dim()
         }
         names = {name for name, value in module.named_parameters() if id(value) in held}
         weights.fill(weights.deal({name: one for name, one in slices.items() if name in names}))
-        _forget_buffers([part for number, part in enumerate(parts) if number not in mine])
-        rows = self._rows(objective, feed.most_rows(group.ranks))
+        _forget_buffers(parts, mine)
+        rows = self._rows(objective, feed.most_rows(workers.partners.ranks))
         pipeline = StageSchedule(self.schedule, self.parts, mine, group, rows)
-        return PipelinedReplica(objective, module, Workers(replicas, replicas, group), pipeline, slices)
+        replica = PipelinedReplica(objective, module, workers, pipeline, slices)
+        replica.layout_state = {"stages": [*firsts]}
+        return replica
 
     def _rows(self, objective: Objective, most: int) -> int:
         """Rows of a micro-batch, if a step has up to ``most`` rows."""
@@ -144,12 +159,14 @@ class Pipelined(CheckedFields, Layout):
 
     def _firsts(self, objective: Objective, module: nn.Module, world: World, feed: Feed) -> list[str]:
         """The names of the first layers of the stages after the first one, as rank 0 finds them."""
-        batches = world.group().gather(feed.sample())
-        names = [name for name, _ in module.named_children()]
-        cuts: tuple[int, ...] = ()
+        names = [name for name, _ in children(module)]
+        saved = feed.saved().get("stages", []) if world.rank == 0 else []
+        if len(firsts := world.group().gather(saved)[0]) == self.parts - 1 and {*firsts} <= {*names}:
+            return [*firsts]  # a resume has the stages of the run
+        batches, cuts = world.group().gather(feed.sample()), tuple[int, ...]()
         if world.rank == 0:
             batch = next(batch for batch in batches if batch.rows)
-            layers = [child for _, child in module.named_children()]
+            layers = [child for _, child in children(module)]
             inputs = arguments(batch.to(world.device).inputs)
             sizes = [sum(value.nbytes for value in layer.parameters()) for layer in layers]
             trained = [any(value.requires_grad for value in layer.parameters()) for layer in layers]
@@ -169,10 +186,10 @@ class PipelinedReplica(ModuleReplica):
     ) -> None:
         super().__init__(objective, module, workers)
         self.reports, self.slice_group = pipeline.is_last, workers.partners
-        self.slices = {**slices, **{index: slices[name] for index, name in enumerate(self._names)}}
-        self._pipeline = pipeline
+        self.hold(slices)
+        self._pipeline, self.sent = pipeline, SentBytes()
         own = [group["params"] for group in super().state_dict()["shared"]["optimizer"]["param_groups"]]
-        groups = workers.partners.gather(own)
+        groups = pipeline.group.gather(own)
         if len({*map(len, groups)}) > 1:
             raise InvalidInput(
                 f"optimizer has {[*map(len, groups)]} parameter groups on the stages; expected equal numbers of them."
@@ -195,12 +212,13 @@ class PipelinedReplica(ModuleReplica):
                 losses.append(self._criterion(output[: part.rows], part) * part.micro_fraction)
                 return losses[-1]
 
+            self.sent.count = 0  # of exchanges within stages
             enter_phase("forward")
             self._pipeline.loss = weighted
             with self._autocast:
                 self._pipeline.run(batch, micro_batches, backward=True)
             enter_phase("other")
-            self.bytes_per_step = self._pipeline.sent(micro_batches)
+            self.bytes_per_step = self._pipeline.sent(micro_batches) + self.sent.count
             if losses:
                 loss = torch.stack([one.detach() for one in losses]).sum()
                 self.output = torch.cat([outputs[number] for number in range(micro_batches)])
@@ -220,7 +238,8 @@ class PipelinedReplica(ModuleReplica):
             return output.new_zeros(())
 
         self._pipeline.loss = take
-        self._pipeline.run(batch, count, backward=False)
+        with slow_attention():
+            self._pipeline.run(batch, count, backward=False)
         return torch.cat([outputs[number] for number in range(count)]) if outputs else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -249,7 +268,8 @@ def _nothing_of(shape: Sequence[int]) -> Slice:
     return Slice(tuple(shape), (range(0), *map(range, shape[1:])))
 
 
-def _forget_buffers(stages: Sequence[nn.Module]) -> None:
+def _forget_buffers(parts: Sequence[nn.Module], mine: Collection[int]) -> None:
     """Remove the buffers of other workers' stages, which would stay as they are here."""
-    for part in (part for stage in stages for part in stage.modules()):
+    held = {id(one) for number in mine for one in parts[number].modules()}
+    for part in (part for stage in parts for part in stage.modules() if id(part) not in held):
         part._buffers.update(dict.fromkeys(part._buffers))

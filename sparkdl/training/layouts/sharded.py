@@ -36,7 +36,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count
-from sparkdl.io.weights import Slices
+from sparkdl.io.weights import Slice, Slices
 from sparkdl.training.layouts import Layout, Workers
 from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
@@ -95,9 +95,10 @@ class Sharded(CheckedFields, Layout):
     def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
         """Raise InvalidInput if the settings, the optimizer, the parameters or the units do not fit."""
         check_init(module, objective, self.init)
-        self._check_module(objective, module)
+        self.check_module(objective, module)
 
-    def _check_module(self, objective: Objective, module: nn.Module) -> None:
+    def check_module(self, objective: Objective, module: nn.Module) -> None:
+        """Raise InvalidInput as ``check`` does, except for ``init``."""
         check_slices(self, objective, module)
         if scalars := [name for name, value in module.named_parameters() if not value.dim()]:
             raise InvalidInput(
@@ -111,22 +112,33 @@ class Sharded(CheckedFields, Layout):
         check_settings(self, objective)
         self._check_device(world.device, world.size)
         open_axes(world, grid({"replica": self.replicas, "shard": world.size // self.replicas}, world.size))
-        workers, shards = Workers(world.group("replica"), world.group()), world.group("shard")
         weights = InitialWeights.of(objective, world, self.init)
-        self._check_module(objective, weights.module)
-        named = weights.module.named_parameters(remove_duplicate=False)
-        slices: Slices = {name: shard_of(value.shape, shards.rank, shards.size) for name, value in named}
+        self.check_module(objective, weights.module)
+        return self.build(objective, weights, {}, Workers(world.group("replica"), world.group()), feed)
+
+    def build(
+        self, objective: Objective, weights: InitialWeights, inner: Slices, workers: Workers, feed: Feed
+    ) -> ModuleReplica:
+        """This worker's slices of the model, or of the slices of a layout within this one."""
+        world = weights.world
+        shards, slices, empty = world.group("shard"), dict[str | int, Slice](), dict[str, Tensor]()
+        for name, value in weights.module.named_parameters(remove_duplicate=False):
+            part = inner.get(name) or Slice.whole(value.shape)
+            slices[name] = shard_of(part.sizes, shards.rank, shards.size).within(part)
+            empty[name] = torch.empty(part.sizes, dtype=value.dtype, device="meta")
         if world.device.type == "cpu" and not self.keep:
             free_to_system()
         values = weights.deal(slices)
         if shards.size == 1:
-            return ModuleReplica(objective, weights.fill(values), workers)
+            replica = ModuleReplica(objective, weights.fill(values), workers)
+            replica.hold(inner)
+            return replica
         device = world.device if self.offload else None
         values = {name: value.cpu() for name, value in values.items()} if self.offload else values
-        units = units_of(weights.module, self.units)
         world.on_end(release_meshes)
-        module = ShardedModule(weights.module, units, values, shards, keep=self.keep, device=device)
-        return ShardedReplica(objective, module, slices, world, feed)
+        module, units = weights.fill(empty), units_of(weights.module, self.units)
+        sharded = ShardedModule(module, units, values, shards, keep=self.keep, device=device)
+        return ShardedReplica(objective, sharded, slices, workers, feed)
 
     def _check_device(self, device: torch.device, size: int) -> None:
         if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
@@ -143,19 +155,19 @@ class ShardedReplica(ModuleReplica):
     lockstep = True
     overlaps = False
 
-    def __init__(self, objective: Objective, sharded: ShardedModule, slices: Slices, world: World, feed: Feed) -> None:
-        workers = Workers(world.group("replica"), world.group())
-        super().__init__(objective, sharded.module, workers, feed, device=world.device)
-        self._sharded, self._device = sharded, world.device
-        self.slice_group = world.group("shard")
-        by_index: Slices = {index: slices[name] for index, name in enumerate(self._names)}
-        self.slices = {**slices, **by_index}
+    def __init__(
+        self, objective: Objective, sharded: ShardedModule, slices: Slices, workers: Workers, feed: Feed
+    ) -> None:
+        super().__init__(objective, sharded.module, workers, feed, device=sharded.device)
+        self._sharded, self.sent = sharded, sharded.sent
+        self.slice_group = sharded.group
+        self.hold(slices)
         self._share: float | None = None  # the replica's weight in the step
 
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
         """Run forward and backward on one batch; return the local mean loss."""
         if self._share is None:
-            self._share, self._sharded.sent.count = self._replica_share(batch), 0
+            self._share, self.sent.count = self._replica_share(batch), 0
         with self._sharded.gathered():
             loss = super().gradients(batch, last=False)
         if last:
@@ -176,7 +188,7 @@ class ShardedReplica(ModuleReplica):
         if self.workers.replicas.size == 1:
             return 1.0
         share = torch.tensor(batch.weight_fraction, dtype=torch.float64, device=self._device)
-        self.slice_group.sum_(share)
+        self._sharded.group.sum_(share)
         return share.item()
 
     def _fraction(self, batch: Batch) -> float:
@@ -190,10 +202,10 @@ class ShardedReplica(ModuleReplica):
     def _collect(self) -> None:
         """Give the slices their gradients, and hand them to the strategy."""
         used = torch.tensor([float(name in self._sharded.used) for name in self._names], device=self._device)
-        self.slice_group.sum_(used)
+        self._sharded.group.sum_(used)
         # As on one machine, the optimizer skips a parameter that no row used.
         self._sharded.collect({name for name, count in zip(self._names, used.tolist(), strict=True) if not count})
-        self.bytes_per_step = self._sharded.sent.count
+        self.bytes_per_step = self.sent.count
         self.deliver(self._share or 0.0)
 
 

@@ -16,6 +16,12 @@ _REASONS = {
 }
 
 
+def keeps_statistics(module: nn.Module) -> bool:
+    """Whether a module normalises by statistics of a batch, or keeps them."""
+    kinds = nn.modules.batchnorm._BatchNorm, nn.modules.batchnorm._NormBase
+    return isinstance(module, kinds[0]) or (isinstance(module, kinds[1]) and module.track_running_stats)
+
+
 def check_settings(layout: Layout, objective: Objective) -> None:
     """Raise InvalidInput if the objective has a setting that only whole models take."""
     values = {

@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import random
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,7 @@ from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.layouts.slice_checks import check_settings, check_slices
 from sparkdl.training.layouts.tensors.partner_operators import Partners
 from sparkdl.training.layouts.tensors.plans import KINDS, PlannedLayer, planned_layers
+from sparkdl.training.objective.loss import shapes
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.rng import forked
 
@@ -102,8 +104,9 @@ class TensorParallelReplica(ModuleReplica):
     ) -> None:
         super().__init__(objective, module, workers)
         self.reports = workers.partners.rank == 0
-        self.slice_group, self._partners = workers.partners, partners
-        self.slices = {**slices, **{number: slices[name] for number, name in enumerate(self._names) if name in slices}}
+        self.slice_group = self.alike = workers.partners
+        self._partners = partners
+        self.hold(slices)
 
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
         """Run forward and backward on one batch; return the local mean loss."""
@@ -111,6 +114,11 @@ class TensorParallelReplica(ModuleReplica):
         if last:
             self.bytes_per_step, self._partners.sent.count = self._partners.sent.count, 0
         return loss
+
+    def end_epoch(self, value: float) -> None:
+        """Step a scheduler of epochs, and compare the partners."""
+        check_alike(self.module, self.slices, self.alike)
+        super().end_epoch(value)
 
     def evaluate(self, batch: Batch) -> Any:
         """The output for a batch; None if its weight is 0."""
@@ -155,7 +163,7 @@ def parallelize(module: nn.Module, layers: Sequence[PlannedLayer], partners: Par
     for layer in layers:
         part: Any = module.get_submodule(layer.name)
         if layer.kind == "batch":
-            part.forward = partial(_on_own_rows, part, copy.copy(part), partners)
+            part.forward = partial(_on_own_rows, part, _without_hooks(part), partners)
         else:
             kind = "linear" if isinstance(part, nn.Linear) else "embedding"
             part.forward = partial(_FORWARDS[kind, layer.kind], part, partners, layer.paired)
@@ -205,15 +213,42 @@ _FORWARDS: dict[tuple[str, str], Callable[..., Tensor]] = {
 }
 
 
-def _on_own_rows(part: nn.Module, original: nn.Module, partners: Partners, inputs: Tensor) -> Tensor:
-    original.training = part.training
+def _on_own_rows(part: nn.Module, original: nn.Module, partners: Partners, *inputs: Any) -> Tensor:
+    if len(inputs) != 1 or not isinstance(inputs[0], Tensor):
+        raise InvalidInput(f"plan has a {type(part).__name__} with 'batch' and {shapes(inputs)}; expected one tensor.")
+    original.training, rows = part.training, len(inputs[0])
     # Each partner has the gradient of its rows.
     weights = {name: partners.copied(value) for name, value in part.named_parameters()}
     seed = int(torch.randint(1 << 32, ())) + partners.group.rank  # partners go on with equal random numbers
-    with forked(inputs.device):
+    mine = partners.cut(inputs[0], 0)
+    with forked(inputs[0].device):
         torch.manual_seed(seed)
-        output: Tensor = functional_call(original, weights, (partners.cut(inputs, 0),))
-    return partners.gathered(output, 0)
+        # A partner without rows runs on the first one, and returns no row.
+        output = functional_call(original, weights, (mine if len(mine) else partners.copied(inputs[0][:1]),))
+    if not isinstance(output, Tensor) or len(output) != max(len(mine), 1):
+        raise InvalidInput(
+            f"plan has a {type(part).__name__} with 'batch', which returned {shapes(output)} for {len(mine)} of {rows} "
+            "rows; expected one tensor [rows, ...]."
+        )
+    return partners.gathered(output[: len(mine)], 0)
+
+
+def _without_hooks(part: nn.Module) -> nn.Module:
+    """A module that shares the parameters and children of another one, whose hooks run with the other one."""
+    copied = copy.copy(part)
+    copied._forward_hooks, copied._forward_pre_hooks = OrderedDict(), OrderedDict()
+    return copied
+
+
+def check_alike(module: nn.Module, slices: Slices, partners: Group) -> None:
+    """Raise InvalidInput unless uncut parameters and random numbers are equal on all partners."""
+    whole = [value.detach() for name, value in module.named_parameters() if name not in slices]
+    numbers = sum((value.double().sum() for value in whole), torch.zeros((), dtype=torch.float64))
+    if len({*partners.gather((numbers.item(), torch.get_rng_state().sum().item()))}) > 1:
+        raise InvalidInput(
+            "partners have other weights or random numbers. A callback or collate that draws random numbers, or "
+            "changes weights, must do so alike on all ranks; workers of one replica need processors of one kind."
+        )
 
 
 def _cut(shape: tuple[int, ...], dim: int, rank: int, size: int) -> Slice:

@@ -12,13 +12,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparkdl.errors import InvalidInput
+from sparkdl.cluster.group.world import World
+from sparkdl.data.sampler import Plan
+from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.pipelined import Pipelined
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.stages.cut_model import stages_of
 from sparkdl.training.layouts.stages.cuts import best_cuts
+from sparkdl.training.strategies.local_sgd import LocalSGD
 from tests.contracts import work
-from tests.contracts.layout_contract import LAYOUT_CASES, LayoutContract, assert_close
+from tests.contracts.layout_contract import LAYOUT_CASES, Fails, LayoutContract, assert_close, resumable, resume
 from tests.contracts.strategy_contract import ADAM, Case, numbers
 from tests.results import merged
 
@@ -149,6 +153,24 @@ def test_pipelines_train_as_whole_models_do(pair, layout):
     assert actual[0].history[-1]["loss"] == pytest.approx(expected[0].history[-1]["loss"], rel=1e-9)
 
 
+class Dropping(nn.Sequential):
+    """Dropout in both stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5))
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 1), nn.Flatten(0))
+
+
+def test_stages_resume_with_random_numbers_of_their_own(pair, tmp_path):
+    """All stages went on with the random numbers of the first one."""
+    settings = {"batch_size": 10, "model": Dropping}
+    expected = resume(pair, resumable(tmp_path / "undisturbed", "AdamW", Test1F1B.layout, **settings))
+    with pytest.raises(WorkerFailed, match="on purpose"):
+        resume(pair, resumable(tmp_path / "run", "AdamW", Test1F1B.layout, callbacks=(Fails(8),), **settings))
+    assert_close(resume(pair, resumable(tmp_path / "run", "AdamW", Test1F1B.layout, **settings)), expected, 0)
+
+
 def test_cuts_are_the_best_of_all():
     random = np.random.default_rng(0)
     for layers, stages in itertools.product(range(1, 8), range(1, 5)):
@@ -168,10 +190,73 @@ def test_cuts_are_the_best_of_all():
             assert max(sum(seconds[a:b]) for a, b in itertools.pairwise(cuts)) == min(valid)
 
 
+class Awkward(nn.Sequential):
+    """A module that runs twice, layers that work in place, and an output that is not contiguous."""
+
+    def __init__(self) -> None:
+        relu = nn.ReLU(inplace=True)
+        super().__init__(
+            *(nn.Linear(3, 8), relu, nn.Unflatten(1, (2, 4)), Transposed(), nn.Linear(2, 8), relu),
+            *(nn.Flatten(), nn.Linear(32, 1), nn.Flatten(0)),
+        )
+
+
+class Transposed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+@pytest.mark.parametrize("first", ["4", "5", None])
+def test_repeated_modules_operations_in_place_and_transposed_outputs(pair, first):
+    case = Case(Awkward, optimizer=ADAM, batch_size=11, epochs=2, accumulate=2)
+    layout = Pipelined(2, split=None if first is None else (first,))
+    results = (pair.gang(case.training(layout=one), numbers(), case.columns()) for one in (Replicated(), layout))
+    expected, actual = map(merged, results)
+    assert_close(actual, expected)
+
+
+def test_momentum_of_local_steps_resumes_on_each_stage(four, tmp_path):
+    """A strategy numbers its tensors, and a number is another parameter on each stage."""
+    layout, strategy = Pipelined(2, split=("head",)), LocalSGD.slowmo(every=2)
+    settings = {"batch_size": 8, "model": work.Net, "strategy": strategy}
+    expected = resume(four, resumable(tmp_path / "undisturbed", "momentum", layout, **settings))
+    with pytest.raises(WorkerFailed, match="on purpose"):
+        resume(four, resumable(tmp_path / "run", "momentum", layout, callbacks=(Fails(9),), **settings))
+    assert_close(resume(four, resumable(tmp_path / "run", "momentum", layout, **settings)), expected, 0)
+
+
+def test_a_resume_keeps_the_cuts():
+    objective = Case(Deep).training().objective
+    feed = Feed(Plan((1,), 1), saved=lambda: {"stages": ["4"]})
+    assert Pipelined(2)._firsts(objective, Deep(), World(), feed) == ["4"]
+
+
 class Skips(work.Net):
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.hidden(x)
         return self.head(torch.tanh(hidden)).squeeze(-1) + hidden.sum(-1)
+
+
+class Swapped(work.Net):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.head(self.hidden(y) + x)
+
+
+class Optional(work.Net):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        hidden = self.hidden(x)
+        return self.head(hidden if mask is None else hidden * mask)
+
+
+class Overridden(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(2 * x)
+
+
+def test_a_sequence_with_its_own_forward_needs_names_of_modules():
+    model = Overridden(nn.Linear(3, 4), nn.Linear(4, 1))
+    with pytest.raises(InvalidInput, match=r"expected an nn\.Sequential, or names"):
+        Pipelined(2).check(Case().training().objective, model, 2)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +269,8 @@ class Skips(work.Net):
         (work.Net, ["hiden"], "does not call hiden"),
         (Skips, ["head"], "does not get one tensor"),
         (Deep, ["4", "2"], "does not call 2|names of children in their order"),
+        (Swapped, ["head"], "does not use the inputs in their order"),
+        (Optional, ["head"], "has optional arguments"),
         (partial(nn.Sequential, nn.Flatten(), nn.Linear(3, 1)), ["1"], "stage 0 has no trained parameter"),
     ],
 )

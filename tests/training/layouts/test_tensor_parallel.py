@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,6 +175,39 @@ def test_plans_that_do_not_fit_raise(plan, message):
         return
     with pytest.raises(InvalidInput, match=message):
         planned_layers(module, plan, 2)
+
+
+def test_a_step_with_fewer_rows_than_partners(pair):
+    case = Case(Convolutions, optimizer=partial(torch.optim.SGD, lr=0.01), batch_size=1, epochs=1)
+    plan = PLANS["convolutions by rows, linear layers by features"][1]
+    layouts = (Replicated(), TensorParallel(2, plan))
+    expected, actual = (merged(pair.gang(case.training(layout=one), numbers(), case.columns())) for one in layouts)
+    assert_close(actual, expected)
+
+
+class Draws:
+    """A callback that draws a random number on rank 0 alone."""
+
+    def on_step(self, run: Any) -> None:
+        if run.rank == 0:
+            torch.rand(1)
+
+
+def test_partners_that_would_drop_other_numbers_raise(pair):
+    training = replace(
+        Case(Dropped, epochs=1).training(layout=TensorParallel(2, {"first": "batch"})), callbacks=(Draws(),)
+    )
+    with pytest.raises(InvalidInput, match="partners have other weights or random numbers"):
+        pair.gang(training, numbers(), Case().columns())
+
+
+@pytest.mark.parametrize("between", [nn.GLU(), nn.PReLU(16), nn.LayerNorm(16)], ids=lambda one: type(one).__name__)
+def test_modules_that_need_all_numbers_make_no_pair(between):
+    module = nn.Sequential(nn.Linear(4, 16), between, nn.Linear(16, 4))
+    with pytest.raises(InvalidInput, match="plan names no layer"):
+        planned_layers(module, mlp_plan(), 2)
+    with pytest.raises(InvalidInput, match="between them 1, which does not treat each number alone"):
+        planned_layers(module, {"0": "columns", "2": "rows"}, 2)
 
 
 def test_other_layers_and_nested_layers_raise():

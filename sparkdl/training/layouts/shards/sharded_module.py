@@ -45,6 +45,8 @@ class ShardedModule:
 
     Attributes:
         module: the module.
+        group: the workers.
+        device: the device of the passes.
         sent: bytes that this worker has sent.
         used: names of the parameters that got a gradient in this worker's passes, until ``collect``.
     """
@@ -59,12 +61,13 @@ class ShardedModule:
         keep: bool = False,
         device: torch.device | None = None,
     ) -> None:
-        self.module, self.sent = module, SentBytes()
+        self.module, self.group, self.sent = module, group, SentBytes()
         self.used: set[str] = set()
         self._aliases = _aliases(module)
         self._unwatched = {name for name, value in module.named_parameters() if value.requires_grad}
         self._running = False
-        kind = next(iter(values.values())).device.type if device is None else device.type
+        self.device = next(iter(values.values())).device if device is None else device
+        kind = self.device.type
         policy = OffloadPolicy() if device is None else CPUOffloadPolicy(pin_memory=device.type == "cuda")
         mesh = DeviceMesh.from_group(group.handle, kind)
         attributes = {name: value.__dict__ for name, value in module.named_parameters()}

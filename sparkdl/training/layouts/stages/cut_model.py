@@ -29,7 +29,7 @@ def stages_of(module: nn.Module, firsts: Sequence[str]) -> list[nn.Module]:
     Raises:
         InvalidInput: the model cannot be cut there, or two stages share a parameter.
     """
-    in_order = isinstance(module, nn.Sequential) and {*firsts} <= dict(module.named_children()).keys()
+    in_order = is_sequence(module) and {*firsts} <= module._modules.keys()
     stages = _of_sequence(module, firsts) if in_order else _traced(module, firsts)
     owners: dict[int, set[int]] = {}
     for number, stage in enumerate(stages):
@@ -46,10 +46,20 @@ def stages_of(module: nn.Module, firsts: Sequence[str]) -> list[nn.Module]:
     return stages
 
 
+def is_sequence(module: nn.Module) -> bool:
+    """Whether a model runs its children one after the other, and nothing else."""
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+def children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The children of a sequence, each as often as it runs."""
+    return [(name, child) for name, child in module._modules.items() if child is not None]
+
+
 def _of_sequence(module: nn.Module, firsts: Sequence[str]) -> list[nn.Module]:
     stages: list[OrderedDict[str, nn.Module]] = [OrderedDict()]
     left = [*firsts]
-    for name, child in module.named_children():
+    for name, child in children(module):
         if left and name == left[0]:
             stages.append(OrderedDict())
             left.pop(0)
@@ -80,6 +90,9 @@ def _traced(module: nn.Module, firsts: Sequence[str]) -> list[nn.Module]:
         finally:
             module.train(training)
     graph = modes[1]
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    if any(node.args for node in places):
+        raise InvalidInput(f"forward() has optional arguments. {_REMEDY}")
     if str(modes[0]) != str(graph):
         raise InvalidInput(f"forward() computes something else in training, outside of its modules. {_REMEDY}")
     if used := [str(node.target) for node in graph.nodes if node.op == "get_attr"]:
@@ -99,6 +112,8 @@ def _traced(module: nn.Module, firsts: Sequence[str]) -> list[nn.Module]:
 def _in_order(parts: fx.GraphModule) -> list[nn.Module]:
     calls: list[Any] = [node for node in parts.graph.nodes if node.op == "call_module"]
     (output,) = (node for node in parts.graph.nodes if node.op == "output")
+    if calls[0].args != tuple(node for node in parts.graph.nodes if node.op == "placeholder"):
+        raise InvalidInput(f"the first stage does not use the inputs in their order. {_REMEDY}")
     for before, call in zip(calls, [*calls[1:], output], strict=True):
         if call.args != (before,) or call.kwargs:
             raise InvalidInput(f"{call.name} does not get one tensor, the result of the stage before it. {_REMEDY}")

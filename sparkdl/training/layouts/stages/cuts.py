@@ -86,9 +86,11 @@ def layer_seconds(layers: Sequence[nn.Module], inputs: Sequence[Tensor]) -> list
         for _ in range(_REPEATS):
             start = time.perf_counter()
             with forked(values[0].device):
-                output = timed(*values)
+                output = timed(*(value.clone() for value in values))  # a layer may work in place
+            if not isinstance(output, Tensor):
+                raise InvalidInput(f"a layer, {type(layer).__name__}, returned no tensor; set split for such models.")
             if output.requires_grad:
-                output.backward(torch.ones_like(output))
+                torch.autograd.backward(output, torch.ones_like(output))
             taken.append(time.perf_counter() - start)
         seconds.append(min(taken))
         values = [output]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe, 
 
 from sparkdl.cluster.group.peers import reaching_peers
 from sparkdl.cluster.group.world import Group
-from sparkdl.data.batch import Batch, arguments
+from sparkdl.data.batch import Batch, Ragged, arguments
 from sparkdl.errors import InvalidInput, SparkdlError, WorkerFailed
 from sparkdl.training.objective.loss import kept_buffers, shapes
 from sparkdl.training.rng import forked
@@ -29,17 +29,17 @@ class StageSchedule:
         kind: one of ``SCHEDULES``.
         count: stages of the model; with ``"interleaved"`` more than workers.
         parts: this worker's stages, by number.
-        group: the partners.
+        group: the workers of the stages, one of each.
         rows: of a micro-batch.
     """
 
     def __init__(self, kind: str, count: int, parts: Mapping[int, nn.Module], group: Group, rows: int) -> None:
-        self._kind, self._count, self._parts, self._group, self.rows = kind, count, parts, group, rows
+        self._kind, self._count, self.group, self.rows = kind, count, group, rows
+        self._parts = {number: _Stage(part) for number, part in parts.items()}
         self.is_first, self.is_last = 0 in parts, count - 1 in parts
         self._schedules: dict[tuple[int, bool], Any] = {}
-        self._metas: dict[
-            bool, list[tuple[Tensor, ...]]
-        ] = {}  # by whether the pass is backward, too: autocast is then on
+        self._stages: dict[tuple[int, bool], list[Any]] = {}
+        self._metas: dict[bool, list[tuple[Tensor, ...]]] = {}  # of training, under autocast, and of evaluation
         self.loss: Callable[[Tensor, int], Tensor] = _no_loss
 
     def run(self, batch: Batch, micro_batches: int, *, backward: bool) -> None:
@@ -47,6 +47,11 @@ class StageSchedule:
 
         Raises InvalidInput if the shape of a row differs from earlier batches.
         """
+        if any(isinstance(column, Ragged) and column.padding is None for column in batch.inputs):
+            raise InvalidInput(
+                "an input column has rows of several lengths, and a pipeline takes rows of one shape. Set a padding in "
+                "columnSpecs, or let collate pad all batches to one length."
+            )
         inputs = [_filled(value, micro_batches, self.rows) for value in arguments(batch.inputs)]
         if backward not in self._metas:
             self._metas[backward] = self._shapes([value[: self.rows] for value in inputs])
@@ -57,17 +62,20 @@ class StageSchedule:
                 "rows of one shape. Let collate pad all batches to one length."
             )
         key = micro_batches, backward
-        schedule = self._schedules[key] = self._schedules.get(key) or self._schedule(
-            micro_batches, self._metas[backward]
-        )
+        if key not in self._schedules:
+            self._stages[key], self._schedules[key] = self._schedule(micro_batches, self._metas[backward])
+        schedule = self._schedules[key]
         target = torch.arange(micro_batches) if self.is_last else None
-        with reaching_peers():
-            call = schedule.step if backward else schedule.eval
+        call = schedule.step if backward else schedule.eval
+        with reaching_peers(), _first_cause(), nullcontext() if backward else torch.no_grad():
             call(*(inputs if self.is_first else ()), target=target, losses=[] if self.is_last else None)
+        self.loss = _no_loss  # it holds the batch
+        for stage in self._stages[key]:
+            stage.clear_runtime_states()  # activations
 
     def passes(self, rows: int) -> int:
         """Micro-batches that so many rows need in evaluation."""
-        count, workers = -(-rows // self.rows), self._group.size
+        count, workers = -(-rows // self.rows), self.group.size
         return -(-count // workers) * workers if self._kind == "interleaved" else count
 
     def sent(self, micro_batches: int) -> int:
@@ -78,12 +86,11 @@ class StageSchedule:
             sent += sum(one.nbytes for one in metas[number]) if number else 0
         return micro_batches * sent
 
-    def _schedule(self, micro_batches: int, metas: Sequence[tuple[Tensor, ...]]) -> Any:
+    def _schedule(self, micro_batches: int, metas: Sequence[tuple[Tensor, ...]]) -> tuple[list[Any], Any]:
         device = next(next(iter(self._parts.values())).parameters()).device
         stages: list[Any] = [
             PipelineStage(
-                *(part, number, self._count, device, metas[number], metas[number + 1]),
-                group=self._group.handle,
+                *(part, number, self._count, device, metas[number], metas[number + 1]), group=self.group.handle
             )
             for number, part in self._parts.items()
         ]
@@ -92,10 +99,10 @@ class StageSchedule:
             "scale_grads": False,
         }
         if self._kind == "interleaved":
-            return ScheduleInterleaved1F1B(stages, micro_batches, **options)
+            return stages, ScheduleInterleaved1F1B(stages, micro_batches, **options)
         # Below as many micro-batches as stages, both schedules are the same, and torch takes the first one alone.
-        alike = self._kind == "gpipe" or micro_batches < self._group.size
-        return (ScheduleGPipe if alike else Schedule1F1B)(stages[0], micro_batches, **options)
+        alike = self._kind == "gpipe" or micro_batches < self.group.size
+        return stages, (ScheduleGPipe if alike else Schedule1F1B)(stages[0], micro_batches, **options)
 
     def _shapes(self, inputs: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         """The inputs of each stage and the outputs of the last one, without values; the partners run on these rows."""
@@ -105,12 +112,25 @@ class StageSchedule:
             if number in self._parts:
                 with torch.no_grad(), kept_buffers(self._parts[number]), forked(inputs[0].device):
                     output = self._parts[number](*values)
-            output = self._group.gather(output)[number % self._group.size]
+            output = self.group.gather(output)[number % self.group.size]
             if not isinstance(output, Tensor):
                 raise InvalidInput(f"stage {number} returned {shapes(output)}; expected one tensor [rows, ...].")
             values = (output.to(inputs[0].device),)
             metas.append((_meta(values)[0].requires_grad_(),))  # torch sends gradients of such tensors alone
         return metas
+
+
+class _Stage(nn.Module):
+    """A stage as torch's schedules need it: torch receives into leaf tensors, and sends contiguous ones."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+        self._in_place = any(getattr(one, "inplace", False) for one in part.modules())
+
+    def forward(self, *inputs: Tensor) -> Any:
+        output = self.part(*(value.clone() if self._in_place else value for value in inputs))
+        return output.contiguous() if isinstance(output, Tensor) else output
 
 
 @contextmanager

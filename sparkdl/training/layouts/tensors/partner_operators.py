@@ -66,13 +66,13 @@ class Partners:
         self.sent.count += 2 * (self.group.size - 1) * total.nbytes // self.group.size
         return total
 
-    def gather(self, tensor: Tensor, dim: int) -> Tensor:
+    def gather(self, tensor: Tensor, dim: int) -> list[Tensor]:
         """The parts of all partners along a dimension, without a gradient; the parts may differ in size."""
         part = tensor.movedim(dim, 0).contiguous()
         with inner_phase("exchange"):
             parts = self.group.all_to_all_rows([part] * self.group.size)
         self.sent.count += (self.group.size - 1) * part.nbytes
-        return torch.cat(parts).movedim(0, dim)
+        return [one.movedim(0, dim) for one in parts]
 
     def part(self, tensor: Tensor, dim: int) -> Tensor:
         """This worker's part of a tensor along a dimension, without a gradient."""
@@ -108,15 +108,16 @@ class _Cut(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.partners.gather(gradients[0], ctx.dim), None, None
+        return torch.cat(ctx.partners.gather(gradients[0], ctx.dim), ctx.dim), None, None
 
 
 class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, dim: int, partners: Partners) -> Tensor:
-        ctx.dim, ctx.partners = dim, partners
-        return partners.gather(tensor, dim)
+        ctx.dim, ctx.rank, parts = dim, partners.group.rank, partners.gather(tensor, dim)
+        ctx.sizes = [part.shape[dim] for part in parts]
+        return torch.cat(parts, dim)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.partners.part(gradients[0], ctx.dim), None, None
+        return torch.split(gradients[0], ctx.sizes, ctx.dim)[ctx.rank].contiguous(), None, None

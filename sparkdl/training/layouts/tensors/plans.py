@@ -15,16 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 from torch import nn
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts.shards.units import has_name
+from sparkdl.training.layouts.slice_checks import keeps_statistics
 
 Plan = Mapping[str, str] | Callable[[nn.Module], Mapping[str, str]]
 """Names to kinds, or a function of the model that returns such a mapping."""
+
+ELEMENTWISE = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Tanh),
+    *(nn.Sigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Softsign, nn.Tanhshrink, nn.Identity),
+    *(nn.Dropout, nn.AlphaDropout),
+)
+"""Modules that treat each number alone, and have no weights."""
 
 KINDS = ("columns", "rows", "batch")
 
@@ -86,6 +93,9 @@ def planned_layers(module: nn.Module, plan: Plan, size: int) -> list[PlannedLaye
         _check_layer(name, parts[name], kind, size)
         if inner := [one for one in kinds if one.startswith(f"{name}.")]:
             raise InvalidInput(f"plan has {name} and {inner[0]}, which is within it; expected one of them.")
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Sequential):
+            _check_between(part, f"{name}." if name else "", kinds)
     rows = [name for name in parts if kinds.get(name) == "rows"]
     order = {name: number for number, name in enumerate(parts)}
     return [
@@ -97,7 +107,7 @@ def planned_layers(module: nn.Module, plan: Plan, size: int) -> list[PlannedLaye
 
 def _check_layer(name: str, part: nn.Module, kind: str, size: int) -> None:
     if kind == "batch":
-        if any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in part.modules()):
+        if any(keeps_statistics(one) for one in part.modules()):
             raise InvalidInput(
                 f"plan has {name}: 'batch', with batch normalisation, which needs all rows; leave it out."
             )
@@ -115,6 +125,22 @@ def _check_layer(name: str, part: nn.Module, kind: str, size: int) -> None:
         raise InvalidInput(f"plan has {name}: {kind!r}, with {numbers} of them; expected a multiple of size={size}.")
 
 
+def _check_between(sequence: nn.Sequential, prefix: str, kinds: Mapping[str, str]) -> None:
+    """Raise InvalidInput if a module between "columns" and "rows" needs all numbers, or has weights for each."""
+    first, between = "", list[str]()
+    for key, child in sequence._modules.items():
+        kind = kinds.get(f"{prefix}{key}")
+        if kind == "rows" and first and between:
+            raise InvalidInput(
+                f"plan has {first}: 'columns' and {prefix}{key}: 'rows', and between them {', '.join(between)}, which "
+                "does not treat each number alone; expected activations and dropout."
+            )
+        if kind in ("columns", "rows"):
+            first, between = f"{prefix}{key}" if kind == "columns" else "", []
+        elif not isinstance(child, ELEMENTWISE):
+            between.append(f"{prefix}{key}")
+
+
 def _parent(name: str) -> str:
     return name.rpartition(".")[0]
 
@@ -124,9 +150,13 @@ def _pairs_in_sequences(module: nn.Module) -> dict[str, str]:
     for name, part in module.named_modules():
         if isinstance(part, nn.Sequential):
             prefix = f"{name}." if name else ""
-            linear = [f"{prefix}{key}" for key, child in part.named_children() if isinstance(child, nn.Linear)]
-            for first, second in list(pairwise(linear))[::2]:
-                plan |= {first: "columns", second: "rows"}
+            first = None  # a linear layer, and after it modules of single numbers alone
+            for key, child in part._modules.items():
+                if isinstance(child, nn.Linear):
+                    plan |= {first: "columns", f"{prefix}{key}": "rows"} if first else {}
+                    first = None if first else f"{prefix}{key}"
+                elif not isinstance(child, ELEMENTWISE):
+                    first = None
     return plan
 
 

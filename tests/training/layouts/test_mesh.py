@@ -1,0 +1,48 @@
+"""Layouts over the parts of layers that partners hold train as a single process does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from torch import nn
+
+from sparkdl.errors import InvalidInput
+from sparkdl.training.layouts.mesh import Mesh
+from sparkdl.training.layouts.pipelined import Pipelined
+from sparkdl.training.layouts.sharded import Sharded
+from sparkdl.training.layouts.tensor_parallel import TensorParallel
+from tests.contracts import work
+from tests.contracts.layout_contract import LayoutContract
+from tests.training.layouts.test_pipelined import PipelinedContract
+from tests.training.layouts.test_tensor_parallel import halves
+
+
+def inner(module: nn.Module) -> Mapping[str, str]:
+    """The pairs of ``halves``; of other models, one layer within a stage by rows of the batch."""
+    names = dict(module.named_modules())
+    return {"first.0": "batch"} if "first.0" in names else halves(module)
+
+
+class TestShardedMesh(LayoutContract):
+    layout = Mesh(Sharded(), TensorParallel(2, inner))
+    model = work.Net
+    partners = alike = 2
+
+    @pytest.fixture
+    def cluster(self, four):
+        return four
+
+
+class TestPipelinedMesh(PipelinedContract):
+    layout = Mesh(Pipelined(2, split=("head",)), TensorParallel(2, inner))
+    alike = 2
+
+    @pytest.fixture
+    def cluster(self, four):
+        return four
+
+
+def test_initial_weights_belong_to_the_outer_layout():
+    with pytest.raises(InvalidInput, match=r"expected it in Mesh\.outer"):
+        Mesh(Sharded(), TensorParallel(2, {"hidden": "columns"}, init="modules"))
