@@ -44,8 +44,9 @@ def deal(
     dealt = owners({path: one.nbytes for path, one in tensors.items() if path not in mine and one.numel()}, size)
 
     def owner(path: _Path) -> int:
-        own = path in mine or not (complete or _at(path, slices) is None)
-        return rank if own else dealt.get(path, 0)
+        if path in mine or not (complete or _at(path, slices) is None):
+            return rank
+        return dealt.get(path, 0)
 
     index = []
     for path, tensor in tensors.items():

@@ -24,7 +24,6 @@ from sparkdl.cluster.inline import InlineCluster
 from sparkdl.cluster.local_tasks import ShardedData
 from sparkdl.rounds import is_algorithm
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
-from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.buckets import make_buckets
 from tests import law
@@ -92,8 +91,6 @@ def test_layout_is_bit_identical_to_replicated(pair):
     case = Case(Blocks, batch_size=20, precision="fp32")
     assert_equal(weights(pair, case, layout=Recomputed()), weights(pair, case))
     assert_equal(weights(pair, case, layout=Recomputed(("0",))), weights(pair, case))
-    sharded = Recomputed(layout=Sharded(units=("*",)))
-    assert_equal(weights(pair, case, layout=sharded), weights(pair, case, layout=sharded.layout))
 
 
 def test_layout_runs_blocks_again_in_the_backward_pass():

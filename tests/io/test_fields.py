@@ -87,7 +87,9 @@ def settings() -> list[tuple[Any, str, str]]:
 def made(kind: Any, /, **values: Any) -> Any:
     missing = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
     wanted = [*missing, *(name for name in ("path", "ragged") if hasattr(kind, name) and name not in values)]
-    samples = SAMPLES | {"size": 2, "plan": {"x": "rows"}} if kind is sparkdl.TensorParallel else SAMPLES
+    tensor = {"size": 2, "plan": {"x": "rows"}, "outer": sparkdl.Sharded()}
+    tensor |= {"inner": sparkdl.TensorParallel(2, tensor["plan"])}
+    samples = SAMPLES | tensor if kind in (sparkdl.TensorParallel, sparkdl.Mesh) else SAMPLES
     return kind(**{name: samples.get(name, "x" if name in TEXTS else 2) for name in wanted} | values)
 
 

@@ -15,6 +15,7 @@ every bit, since partners draw the same random numbers. M. Shoeybi et al., Megat
 from __future__ import annotations
 
 import copy
+import math
 import random
 import warnings
 from collections import OrderedDict
@@ -242,9 +243,8 @@ def _without_hooks(part: nn.Module) -> nn.Module:
 
 def check_alike(module: nn.Module, slices: Slices, partners: Group) -> None:
     """Raise InvalidInput unless uncut parameters and random numbers are equal on all partners."""
-    whole = [value.detach() for name, value in module.named_parameters() if name not in slices]
-    numbers = sum((value.double().sum() for value in whole), torch.zeros((), dtype=torch.float64))
-    if len({*partners.gather((numbers.item(), torch.get_rng_state().sum().item()))}) > 1:
+    uncut = [value.detach().double().sum().item() for name, value in module.named_parameters() if name not in slices]
+    if len({*partners.gather((math.fsum(uncut), torch.get_rng_state().sum().item()))}) > 1:
         raise InvalidInput(
             "partners have other weights or random numbers. A callback or collate that draws random numbers, or "
             "changes weights, must do so alike on all ranks; workers of one replica need processors of one kind."

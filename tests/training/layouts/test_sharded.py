@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from docs.examples.layout import Recomputed
 from sparkdl.cluster.local import LocalCluster
 from sparkdl.errors import WorkerFailed
 from sparkdl.training.layouts import Layout
@@ -47,6 +48,17 @@ class TestShardedReplicas(LayoutContract):
     @pytest.fixture
     def cluster(self, four):
         return four
+
+
+class TestRecomputed(LayoutContract):
+    """The example of the contributor's map, over slices."""
+
+    layout = Recomputed(layout=EACH_CHILD)
+    cases = ("Adam in fp32", "three pieces, class weights", "clipping", "tied weights")
+
+    @pytest.fixture
+    def cluster(self, pair):
+        return pair
 
 
 # ---- strategies between replicas -------------------------------------------------------------------------------------
