@@ -33,9 +33,6 @@ class StateSaver(Protocol):
     def epoch(self) -> int:
         """The number of finished epochs in the newest checkpoint."""
 
-    def layout_state(self) -> Mapping[str, Any]:
-        """What the layout saved in the newest checkpoint; empty without one."""
-
     def load(self, world: World, fingerprint: Fingerprint, live: Mapping[str, Any]) -> dict[str, Any] | None:
         """The newest state that all workers can read; None if there is no such state.
 
@@ -144,7 +141,7 @@ class TrainingSpec(CheckedFields):
         plan = Plan(shard.shard_rows, self.batch_size, drop_last=self.drop_last)
         validated = shard.columns.validation is not None
         sample = partial(probe_batch, shard, Transforms(self.collate))
-        saved = dict if self.checkpointer is None else self.checkpointer.layout_state
+        saved = getattr(self.checkpointer, "layout_state", dict)  # savers of users may lack it
         return Feed(plan, self.objective.micro_batches, validated=validated, sample=sample, saved=saved)
 
     def title(self) -> str:

@@ -244,7 +244,7 @@ def _without_hooks(part: nn.Module) -> nn.Module:
 def check_alike(module: nn.Module, slices: Slices, partners: Group) -> None:
     """Raise InvalidInput unless uncut parameters and random numbers are equal on all partners."""
     uncut = [value.detach().double().sum().item() for name, value in module.named_parameters() if name not in slices]
-    if len({*partners.gather((math.fsum(uncut), torch.get_rng_state().sum().item()))}) > 1:
+    if len({*partners.gather((math.fsum(uncut), torch.get_rng_state().numpy().tobytes()))}) > 1:
         raise InvalidInput(
             "partners have other weights or random numbers. A callback or collate that draws random numbers, or "
             "changes weights, must do so alike on all ranks; workers of one replica need processors of one kind."
