@@ -1,0 +1,62 @@
+"""Faults of workers that hold parts or stages of a model: the run ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkdl.cluster.local import LocalCluster
+from sparkdl.cluster.supervisor import Supervisor
+from sparkdl.errors import WorkerFailed, WorkerLost
+from sparkdl.training.layouts.mesh import Mesh
+from sparkdl.training.layouts.pipelined import Pipelined
+from sparkdl.training.layouts.sharded import Sharded
+from sparkdl.training.layouts.tensor_parallel import TensorParallel
+from tests.chaos.leavings import nothing_left
+from tests.contracts import work
+from tests.contracts.layout_contract import assert_close, resumable, resume
+from tests.contracts.strategy_contract import Case, numbers
+from tests.faults import Fault
+from tests.results import merged
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+
+PAIRS = {"hidden": "columns", "head": "rows"}
+TENSOR, STAGES = TensorParallel(2, PAIRS), Pipelined(2, split=("head",))
+MESHES = Mesh(Sharded(), TENSOR), Mesh(STAGES, TENSOR)
+# A worker of a pipeline never calls the whole module, and the first layer alone has a gradient to watch.
+FAULTS = [
+    *((TENSOR, how, phase, rank) for how, phase, rank in (("kill", "forward", 1), ("fail", "backward", 0))),
+    *((TENSOR, how, phase, rank) for how, phase, rank in (("kill", "reduce", 0), ("kill", "shard", 1))),
+    *((STAGES, how, phase, rank) for how, phase, rank in (("kill", "backward", 0), ("fail", "backward", 0))),
+    *((STAGES, how, phase, rank) for how, phase, rank in (("kill", "reduce", 1), ("kill", "shard", 1))),
+]
+
+
+def name(value: object) -> str:
+    return value if isinstance(value, str) else type(value).__name__
+
+
+@pytest.mark.parametrize(("layout", "how", "phase", "rank"), FAULTS, ids=name)
+def test_a_run_survives_a_fault_of_a_partner(pair, tmp_path, layout, how, phase, rank):
+    settings = {"batch_size": 10, "model": work.Net}
+    expected = resume(pair, resumable(tmp_path / "undisturbed", "AdamW", layout, **settings))
+    fault = Fault(how, rank, 8, str(tmp_path / "mark"), phase)
+    training = resumable(tmp_path / "run", "AdamW", layout, callbacks=(fault,), **settings)
+    supervisor = Supervisor(pair, back_off=0, max_restarts=1, heartbeat_timeout=5)
+    actual = merged(supervisor.gang(training, numbers(), Case().columns()))
+    assert (tmp_path / "mark").exists()
+    failures = [(type(one), one.rank) for one in supervisor.failures]
+    assert failures == [(WorkerLost if how == "kill" else WorkerFailed, rank)]
+    assert_close(actual, expected, 0)
+
+
+@pytest.mark.parametrize("layout", MESHES, ids=lambda one: type(one.outer).__name__)
+def test_a_mesh_survives_a_kill(tmp_path, layout):
+    settings = {"batch_size": 10, "model": work.Net}
+    with nothing_left(), LocalCluster(4, timeout=60) as four:
+        expected = resume(four, resumable(tmp_path / "undisturbed", "AdamW", layout, **settings))
+        fault = Fault("kill", 2, 8, str(tmp_path / "mark"), "reduce")
+        supervisor = Supervisor(four, back_off=0, max_restarts=1)
+        training = resumable(tmp_path / "run", "AdamW", layout, callbacks=(fault,), **settings)
+        assert_close(merged(supervisor.gang(training, numbers(), Case().columns())), expected, 0)
+    assert [(type(one), one.rank) for one in supervisor.failures] == [(WorkerLost, 2)]
