@@ -23,6 +23,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.sampler import generator
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slices
+from sparkdl.training.objective.module_factory import new_module
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.rng import forked
 
@@ -54,6 +55,8 @@ class InitialWeights:
         source = objective.build("cpu", warn=True) if init is None and world.rank == 0 else None
         module = objective.build(world.device, parameters=False)
         check_init(module, objective, init)
+        if any(not parameter.is_meta for parameter in module.parameters()):  # the factory needs or has values
+            module = new_module(module, parameters=False)
         for parameter in module.parameters():  # without values, and contiguous, as slices are
             parameter.data = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
         sent: dict[int, Tensor] = {}  # a buffer of several modules is sent once, and stays one

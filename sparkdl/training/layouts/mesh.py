@@ -69,9 +69,11 @@ class Mesh(CheckedFields, Layout):
         layers = planned_layers(weights.module, self.inner.plan, self.inner.size)
         partners = Partners(world.group("tensor"))
         parts = tensor_slices(weights.module, layers, partners.group.rank, partners.group.size)
+        outer = self.outer  # rank 0 times the layers before partners exchange in them
+        outer = outer.with_split(objective, weights, feed) if isinstance(outer, Pipelined) else outer
         parallelize(weights.module, layers, partners, warn=world.rank == 0)
         draw_alike(partners.group)
-        replica = self.outer.build(objective, weights, parts, workers, feed)
+        replica = outer.build(objective, weights, parts, workers, feed)
         replica.alike, replica.slice_group = partners.group, world.group("model")
         replica.reports = replica.reports and partners.group.rank == 0
         names = (name for name, _ in weights.module.named_parameters())

@@ -17,7 +17,7 @@ the loss, so that gradients are those of a single process.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -116,16 +116,24 @@ class Pipelined(CheckedFields, Layout):
         replicas = world.group("replica")
         weights = InitialWeights.of(objective, world, self.init)
         self.check_module(objective, weights.module)
-        return self.build(objective, weights, {}, Workers(replicas, replicas, world.group("stage")), feed)
+        workers = Workers(replicas, replicas, world.group("stage"))
+        return self.with_split(objective, weights, feed).build(objective, weights, {}, workers, feed)
+
+    def with_split(self, objective: Objective, weights: InitialWeights, feed: Feed) -> Pipelined:
+        """The layout with ``split``, which rank 0 finds if it is not set; a collective."""
+        if self.split is not None:
+            return self
+        return replace(self, split=tuple(self._firsts(objective, weights.module, weights.world, feed)))
 
     def build(
         self, objective: Objective, weights: InitialWeights, inner: Slices, workers: Workers, feed: Feed
     ) -> PipelinedReplica:
-        """This worker's stages of the model, with whole parameters, or the slices of a layout within this one."""
-        world, module = weights.world, weights.module
-        group = world.group("stage")
-        firsts = self.split or self._firsts(objective, module, world, feed)
-        parts = stages_of(module, firsts)
+        """This worker's stages of the model, with whole parameters, or the slices of a layout within this one.
+
+        The layout has a ``split``.
+        """
+        module, group = weights.module, weights.world.group("stage")
+        parts = stages_of(module, self.split)
         mine = {number: parts[number] for number in range(group.rank, self.parts, self.stages)}
         held = {id(value) for part in mine.values() for value in part.parameters()}
         slices: Slices = {
@@ -139,7 +147,7 @@ class Pipelined(CheckedFields, Layout):
         rows = self._rows(objective, feed.most_rows(workers.partners.ranks))
         pipeline = StageSchedule(self.schedule, self.parts, mine, group, rows)
         replica = PipelinedReplica(objective, module, workers, pipeline, slices)
-        replica.layout_state = {"stages": [*firsts]}
+        replica.layout_state = {"stages": [*self.split]}
         return replica
 
     def _rows(self, objective: Objective, most: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 from torch import nn
@@ -10,10 +11,13 @@ from torch import nn
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts.mesh import Mesh
 from sparkdl.training.layouts.pipelined import Pipelined
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.layouts.tensor_parallel import TensorParallel
 from tests.contracts import work
-from tests.contracts.layout_contract import LayoutContract
+from tests.contracts.layout_contract import LayoutContract, assert_close
+from tests.contracts.strategy_contract import Case, numbers
+from tests.results import merged
 from tests.training.layouts.test_pipelined import PipelinedContract
 from tests.training.layouts.test_tensor_parallel import halves
 
@@ -41,6 +45,15 @@ class TestPipelinedMesh(PipelinedContract):
     @pytest.fixture
     def cluster(self, four):
         return four
+
+
+def test_stages_are_cut_before_partners_exchange_in_their_layers(four):
+    """The copies of layers that were timed had the partners' process group."""
+    case = Case(partial(nn.Sequential, nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0)), epochs=2)
+    layout = Mesh(Pipelined(2), TensorParallel(2, {"0": "columns", "2": "rows"}))
+    results = (four.gang(case.training(layout=one), numbers(), case.columns()) for one in (Replicated(), layout))
+    expected, actual = map(merged, results)
+    assert_close(actual, expected)
 
 
 def test_initial_weights_belong_to_the_outer_layout():
