@@ -60,7 +60,9 @@ def encoder(width: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class SideSteps:
-    """A worker's blocks of steps of one side, in a process of its own, since the settings of malloc stay.
+    """Blocks of steps of one side on one worker.
+
+    Each side runs in new processes, because ``Sharded`` changes the settings of malloc for the whole process.
 
     Attributes:
         side: one of ``SIDES``.

@@ -35,8 +35,8 @@ def deal(
     """This worker's part of the shared state, and its index.
 
     Whole tensors are dealt by size, the largest first, to the worker with the fewest bytes; rank 0 gets what is no
-    tensor, and tensors without values. If the states are not ``complete``, since each worker has other parameters, a
-    worker gets all entries of its own parameters, such as the optimizer's counts of steps.
+    tensor, and tensors without values. If the states are not ``complete``, each worker has other parameters. A worker
+    then saves every entry of the parameters that it has, such as the optimizer's count of their steps.
     """
     tensors = dict(_tensors(shared, ()))
     parts = {path: part for path, tensor in tensors.items() if (part := _slice_of(path, tensor, slices)) is not None}

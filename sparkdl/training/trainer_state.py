@@ -123,9 +123,8 @@ class TrainerState:
         """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.
 
         ``"shared"`` has dicts of tensors that are equal on all workers, or this worker's ``"slices"`` of them, and
-        ``"local"`` the rest of this worker. If it is not ``"complete"``, this worker has
-        the state of some parameters alone. Between epochs, for every strategy, the weights are equal as well. Raises
-        InvalidInput within a step.
+        ``"local"`` the rest of this worker: between epochs, for every strategy, the weights are equal as well. If the
+        state is not ``"complete"``, this worker has only some of the parameters. Raises InvalidInput within a step.
         """
         replica, sync, stopping = self.replica.state_dict(), self.sync.state_dict(), self.stopping.state_dict()
         equal_states, rank_states = states_of(self.callbacks)

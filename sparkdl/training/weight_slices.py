@@ -28,8 +28,10 @@ def weight_slices(replica: Replica, group: Group) -> Slices:
         slices[_KEY + name] = replica.slices.get(name) or Slice.whole(value.shape)
         if value.dim() and owner.get(name, group.rank) != group.rank:  # a scalar has no empty slice: all have it
             slices[_KEY + name] = Slice(tuple(value.shape), (range(0), *map(range, value.shape[1:])))
-    absent = {_KEY + str(name): part for name, part in replica.slices.items() if name not in parameters}
-    return {**{key: part for key, part in absent.items() if not math.prod(part.sizes)}, **slices}
+    if not replica.has_all_modules:  # so that a resume reads no weights of other stages
+        names = [name for name in replica.slices if isinstance(name, str) and name not in parameters]
+        slices |= {_KEY + name: replica.slices[name] for name in names if not math.prod(replica.slices[name].sizes)}
+    return slices
 
 
 def holds(part: Slice) -> bool:

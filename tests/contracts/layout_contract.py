@@ -105,6 +105,22 @@ class LayoutContract(SynchronousContract):
         assert_close(weights, expected)
 
 
+class OnTwoWorkers:
+    """The fixture ``cluster`` of two workers."""
+
+    @pytest.fixture
+    def cluster(self, pair):
+        return pair
+
+
+class OnFourWorkers:
+    """The fixture ``cluster`` of four workers."""
+
+    @pytest.fixture
+    def cluster(self, four):
+        return four
+
+
 def everything(layout: Layout, model: Any) -> Training:
     """An average of the weights, a metric, clipping, and patience with the best weights."""
     case = Case(model, optimizer=ADAM, weight="weight", batch_size=22, epochs=3, accumulate=2)

@@ -1,4 +1,4 @@
-"""Messages with other workers, whose loss is told from other errors, so that it is never taken for the first cause."""
+"""Messages with other workers, and ``PeerLost``, the error of a lost worker, which is never taken for a first cause."""
 
 from __future__ import annotations
 

@@ -60,9 +60,15 @@ class ModelMemory:
     def of(
         objective: Objective, module: nn.Module, units: Sequence[Any] | None = None, *, saves: bool = False
     ) -> ModelMemory:
-        """The memory of a module, whose parameters may be on the device ``meta``; ``units`` are those of ``Sharded``.
+        """The memory that a module needs.
 
-        The optimizer's state is that of a step on a small tensor.
+        One step on small tensors tells how many bytes of state the optimizer keeps for each byte of a parameter.
+
+        Args:
+            objective: has the optimizer.
+            module: the module; its parameters may be on the device ``meta``.
+            units: the field ``units`` of ``Sharded``.
+            saves: whether workers save checkpoints.
         """
         named = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
         gradients = sum(value.nbytes for _, value in named)

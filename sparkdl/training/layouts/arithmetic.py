@@ -33,20 +33,11 @@ class LossScaler(torch.amp.GradScaler):
         super().__init__(device.type)
         self.scale(torch.zeros((), device=device))  # makes the scale, also on a worker without rows
 
-    def unscale(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], group: Group) -> None:
-        """Divide all gradients by the scale, also the gradients of parameters that the optimizer does not have.
-
-        If one worker of ``group`` has an infinite or NaN gradient of its slices, all its workers skip the step.
-        """
+    def unscale(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
+        """Divide all gradients by the scale, also the gradients of parameters that the optimizer does not have."""
         owned = _graded(optimizer)
         if owned:  # without gradients torch's scaler raises, here or in the next step
             self.unscale_(optimizer)
-        if group.size > 1:
-            infinite = sum(self._found_inf_per_device(optimizer).values(), torch.zeros((), device=parameters[0].device))
-            flags = torch.stack([infinite.reshape(()), torch.full_like(infinite, float(bool(owned))).reshape(())])
-            group.sum_(flags)
-            if flags[1]:  # also on a worker without gradients, so that the scale stays the same on all
-                self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = {flags.device: flags[0]}
         for parameter in parameters:
             if id(parameter) not in owned and parameter.grad is not None:
                 parameter.grad /= self.get_scale()
@@ -131,7 +122,7 @@ def in_channels_last(inputs: tuple[Input, ...]) -> tuple[Input, ...]:
 
 @contextmanager
 def slow_attention() -> Iterator[None]:
-    """In the block, attention in evaluation calls its layers, of which torch's fast path would read the weights."""
+    """In the block, torch's attention calls its layers in evaluation; its fast path would only read their weights."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

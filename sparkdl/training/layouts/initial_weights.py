@@ -119,6 +119,12 @@ def like(tensor: Tensor, parameter: nn.Parameter) -> nn.Parameter:
     return result
 
 
+def check_init_field(layout: str, init: object) -> None:
+    """Raise InvalidInput unless the field ``init`` of a layout has one of the values of ``Init``."""
+    if not (init in (None, "modules") or callable(init)):
+        raise InvalidInput(f"{layout}.init is {init!r}; expected None, 'modules' or a function of a module.")
+
+
 def check_init(module: nn.Module, objective: Objective, init: Init) -> None:
     """Raise InvalidInput if ``init`` would not make the weights that the factory makes.
 

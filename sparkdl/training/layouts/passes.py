@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ class ModuleReplica(Replica):
 
     Layouts that exchange tensors in a pass derive from it: they override ``run`` and ``gradients``, and set
     ``lockstep``, ``slices`` and ``slice_group``, the workers whose slices together make up the tensors. Norms of
-    gradients, and the check for infinite ones, cover these workers.
+    gradients cover these workers.
 
     Args:
         objective: the objective.
@@ -77,9 +78,8 @@ class ModuleReplica(Replica):
     @sink.setter
     def sink(self, sink: GradientSink | None) -> None:
         self._sink = sink
-        if (
-            sink is not None and self.overlaps and not self._hooked
-        ):  # rounds make many replicas of one module, without a sink
+        # Rounds make many replicas of one module, without a sink.
+        if sink is not None and self.overlaps and not self._hooked:
             self._hooked = True
             for index, parameter in enumerate(self.parameters):
                 parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
@@ -143,7 +143,9 @@ class ModuleReplica(Replica):
         """
         enter_phase("update")
         if self._scaler is not None:
-            self._scaler.unscale(self.optimizer, self.parameters, self.slice_group)
+            if self.slice_group.size > 1:
+                raise InvalidInput("precision is 'fp16', which no layout with slices takes; expected 'bf16'.")
+            self._scaler.unscale(self.optimizer, self.parameters)
         if adjust is not None:
             adjust(self.parameters)
         if self._objective.max_grad_norm is not None:
@@ -158,7 +160,9 @@ class ModuleReplica(Replica):
             parameter.grad = None
 
     def end_epoch(self, value: float) -> None:
-        """Step the scheduler if it steps after each epoch; ``ReduceLROnPlateau`` gets ``value``."""
+        """Compare workers that draw alike, and step a scheduler of epochs; ``ReduceLROnPlateau`` gets ``value``."""
+        if self.alike.size > 1:
+            self._check_alike()
         if self.scheduler is not None and self._by_epoch:
             self.scheduler.step(*([value] if isinstance(self.scheduler, ReduceLROnPlateau) else []))
 
@@ -265,6 +269,17 @@ class ModuleReplica(Replica):
         if self._feed is None:
             raise InvalidInput(f"{type(self).__name__} is in lockstep without a feed; expected the one of place().")
         return self._feed.spare_row()
+
+    def _check_alike(self) -> None:
+        """Raise InvalidInput unless common parameters and random numbers are equal on all workers of ``alike``."""
+        named = self.module.named_parameters()
+        common = [value.detach() for name, value in named if name not in self.slices or name in self.copies]
+        weights = math.fsum(value.double().sum().item() for value in common)
+        if len({*self.alike.gather((weights, torch.get_rng_state().numpy().tobytes()))}) > 1:
+            raise InvalidInput(
+                "partners have other weights or random numbers. A callback or collate that draws random numbers, or "
+                "changes weights, must do so alike on all ranks; workers of one replica need processors of one kind."
+            )
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         # Weak: torch holds hooks outside of Python's garbage collector, and would never free the replica. Its sink

@@ -33,9 +33,9 @@ from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import Layout, Workers
 from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
-from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
+from sparkdl.training.layouts.initial_weights import InitialWeights, check_init, check_init_field
 from sparkdl.training.layouts.passes import ModuleReplica
-from sparkdl.training.layouts.shards.unit_exchanges import SentBytes
+from sparkdl.training.layouts.sent_bytes import SentBytes
 from sparkdl.training.layouts.slice_checks import check_settings, keeps_statistics
 from sparkdl.training.layouts.stages.cut_model import children, is_sequence, stages_of
 from sparkdl.training.layouts.stages.cuts import best_cuts, layer_seconds
@@ -65,6 +65,7 @@ class Pipelined(CheckedFields, Layout):
     init: Any = None
 
     def _check(self) -> None:
+        check_init_field("Pipelined", self.init)
         if (self.schedule == "interleaved") != (self.chunks > 1):
             raise InvalidInput(
                 f"schedule is {self.schedule!r}, and chunks is {self.chunks}; expected at least 2 chunks with "

@@ -40,11 +40,11 @@ from sparkdl.io.weights import Slice, Slices
 from sparkdl.training.layouts import Layout, Workers
 from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
-from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
+from sparkdl.training.layouts.initial_weights import InitialWeights, check_init, check_init_field
 from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.layouts.shards.sharded_module import ShardedModule, release_meshes, shard_of
 from sparkdl.training.layouts.shards.units import units_of
-from sparkdl.training.layouts.slice_checks import check_settings, check_slices
+from sparkdl.training.layouts.slice_checks import check_slices
 from sparkdl.training.objective.objective import Objective
 
 _MIB = 1 << 20
@@ -81,8 +81,7 @@ class Sharded(CheckedFields, Layout):
             raise InvalidInput(f"Sharded.units is {kinds!r}; expected a list of module classes, or of names with '*'.")
         if self.offload and self.replicas > 1:
             raise InvalidInput("Sharded has offload=True and replicas above 1; expected one of the two.")
-        if not (self.init in (None, "modules") or callable(self.init)):
-            raise InvalidInput(f"Sharded.init is {self.init!r}; expected None, 'modules' or a function of a module.")
+        check_init_field("Sharded", self.init)
 
     def multiple(self, size: int) -> int:
         """The number of replicas."""
@@ -109,7 +108,6 @@ class Sharded(CheckedFields, Layout):
 
     def place(self, objective: Objective, world: World, feed: Feed) -> ModuleReplica:
         """Build this worker's slices of the model."""
-        check_settings(self, objective)
         self._check_device(world.device, world.size)
         open_axes(world, grid({"replica": self.replicas, "shard": world.size // self.replicas}, world.size))
         weights = InitialWeights.of(objective, world, self.init)

@@ -15,7 +15,6 @@ every bit, since partners draw the same random numbers. M. Shoeybi et al., Megat
 from __future__ import annotations
 
 import copy
-import math
 import random
 import warnings
 from collections import OrderedDict
@@ -39,9 +38,9 @@ from sparkdl.io.weights import Slice, Slices
 from sparkdl.training.layouts import Layout, Workers
 from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
-from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
+from sparkdl.training.layouts.initial_weights import InitialWeights, check_init, check_init_field
 from sparkdl.training.layouts.passes import ModuleReplica
-from sparkdl.training.layouts.slice_checks import check_settings, check_slices
+from sparkdl.training.layouts.slice_checks import check_slices
 from sparkdl.training.layouts.tensors.partner_operators import Partners
 from sparkdl.training.layouts.tensors.plans import KINDS, PlannedLayer, planned_layers
 from sparkdl.training.objective.loss import shapes
@@ -65,6 +64,7 @@ class TensorParallel(CheckedFields, Layout):
     init: Any = None
 
     def _check(self) -> None:
+        check_init_field("TensorParallel", self.init)
         if not (callable(self.plan) or isinstance(self.plan, Mapping)):
             raise InvalidInput(
                 f"plan is {self.plan!r}; expected names of modules to {', '.join(KINDS)}, or a function of the model."
@@ -82,7 +82,6 @@ class TensorParallel(CheckedFields, Layout):
 
     def place(self, objective: Objective, world: World, feed: Feed) -> ModuleReplica:
         """Build this worker's part of the model."""
-        check_settings(self, objective)
         open_axes(world, grid({"replica": world.size // self.size, "tensor": self.size}, world.size))
         replicas, group = world.group("replica"), world.group("tensor")
         weights = InitialWeights.of(objective, world, self.init)
@@ -115,11 +114,6 @@ class TensorParallelReplica(ModuleReplica):
         if last:
             self.bytes_per_step, self._partners.sent.count = self._partners.sent.count, 0
         return loss
-
-    def end_epoch(self, value: float) -> None:
-        """Step a scheduler of epochs, and compare the partners."""
-        check_alike(self.module, self.slices, self.alike)
-        super().end_epoch(value)
 
     def evaluate(self, batch: Batch) -> Any:
         """The output for a batch; None if its weight is 0."""
@@ -217,18 +211,19 @@ _FORWARDS: dict[tuple[str, str], Callable[..., Tensor]] = {
 def _on_own_rows(part: nn.Module, original: nn.Module, partners: Partners, *inputs: Any) -> Tensor:
     if len(inputs) != 1 or not isinstance(inputs[0], Tensor):
         raise InvalidInput(f"plan has a {type(part).__name__} with 'batch' and {shapes(inputs)}; expected one tensor.")
-    original.training, rows = part.training, len(inputs[0])
+    original.training = part.training
     # Each partner has the gradient of its rows.
     weights = {name: partners.copied(value) for name, value in part.named_parameters()}
     seed = int(torch.randint(1 << 32, ())) + partners.group.rank  # partners go on with equal random numbers
     mine = partners.cut(inputs[0], 0)
+    # A partner without rows runs on a copy of the first one, and returns no row. All partners take part in the cut.
+    rows_in = mine if len(mine) else torch.cat([mine, inputs[0][:1].detach()])
     with forked(inputs[0].device):
         torch.manual_seed(seed)
-        # A partner without rows runs on the first one, and returns no row.
-        output = functional_call(original, weights, (mine if len(mine) else partners.copied(inputs[0][:1]),))
-    if not isinstance(output, Tensor) or len(output) != max(len(mine), 1):
+        output = functional_call(original, weights, (rows_in,))
+    if not isinstance(output, Tensor) or len(output) != len(rows_in):
         raise InvalidInput(
-            f"plan has a {type(part).__name__} with 'batch', which returned {shapes(output)} for {len(mine)} of {rows} "
+            f"plan has a {type(part).__name__} with 'batch', which returned {shapes(output)} for {len(rows_in)} "
             "rows; expected one tensor [rows, ...]."
         )
     return partners.gathered(output[: len(mine)], 0)
@@ -239,16 +234,6 @@ def _without_hooks(part: nn.Module) -> nn.Module:
     copied = copy.copy(part)
     copied._forward_hooks, copied._forward_pre_hooks = OrderedDict(), OrderedDict()
     return copied
-
-
-def check_alike(module: nn.Module, slices: Slices, partners: Group) -> None:
-    """Raise InvalidInput unless uncut parameters and random numbers are equal on all partners."""
-    uncut = [value.detach().double().sum().item() for name, value in module.named_parameters() if name not in slices]
-    if len({*partners.gather((math.fsum(uncut), torch.get_rng_state().numpy().tobytes()))}) > 1:
-        raise InvalidInput(
-            "partners have other weights or random numbers. A callback or collate that draws random numbers, or "
-            "changes weights, must do so alike on all ranks; workers of one replica need processors of one kind."
-        )
 
 
 def _cut(shape: tuple[int, ...], dim: int, rank: int, size: int) -> Slice:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparkdl.cluster.group.world import Group, World
+from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts.arithmetic import LossScaler, exchanges_statistics, sync_batch_norm, tf32
@@ -135,7 +135,7 @@ def test_gradients_outside_the_optimizer_alone_do_not_stop_the_next_step():
     gradients = []
     for graded in (outside, module[0].weight):
         scaler.scale(graded.sum()).backward()
-        scaler.unscale(optimizer, [*module.parameters(), outside], Group())
+        scaler.unscale(optimizer, [*module.parameters(), outside])
         scaler.step_and_update(optimizer)
         gradients.append(graded.grad)
         graded.grad = None
@@ -149,7 +149,7 @@ def test_a_step_without_gradients_steps_the_optimizer():
     for graded in (False, True, False, True):
         if graded:
             scaler.scale(module(X).sum()).backward()
-        scaler.unscale(optimizer, list(module.parameters()), Group())
+        scaler.unscale(optimizer, list(module.parameters()))
         scaler.step_and_update(optimizer)
         optimizer.zero_grad()
 

@@ -15,7 +15,7 @@ from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.layouts.tensor_parallel import TensorParallel
 from tests.contracts import work
-from tests.contracts.layout_contract import LayoutContract, assert_close
+from tests.contracts.layout_contract import LayoutContract, OnFourWorkers, assert_close
 from tests.contracts.strategy_contract import Case, numbers
 from tests.results import merged
 from tests.training.layouts.test_pipelined import PipelinedContract
@@ -28,23 +28,15 @@ def inner(module: nn.Module) -> Mapping[str, str]:
     return {"first.0": "batch"} if "first.0" in names else halves(module)
 
 
-class TestShardedMesh(LayoutContract):
+class TestShardedMesh(OnFourWorkers, LayoutContract):
     layout = Mesh(Sharded(), TensorParallel(2, inner))
     model = work.Net
     partners = alike = 2
 
-    @pytest.fixture
-    def cluster(self, four):
-        return four
 
-
-class TestPipelinedMesh(PipelinedContract):
+class TestPipelinedMesh(OnFourWorkers, PipelinedContract):
     layout = Mesh(Pipelined(2, split=("head",)), TensorParallel(2, inner))
     alike = 2
-
-    @pytest.fixture
-    def cluster(self, four):
-        return four
 
 
 def test_stages_are_cut_before_partners_exchange_in_their_layers(four):

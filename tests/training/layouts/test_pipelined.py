@@ -22,7 +22,16 @@ from sparkdl.training.layouts.stages.cut_model import stages_of
 from sparkdl.training.layouts.stages.cuts import best_cuts
 from sparkdl.training.strategies.local_sgd import LocalSGD
 from tests.contracts import work
-from tests.contracts.layout_contract import LAYOUT_CASES, Fails, LayoutContract, assert_close, resumable, resume
+from tests.contracts.layout_contract import (
+    LAYOUT_CASES,
+    Fails,
+    LayoutContract,
+    OnFourWorkers,
+    OnTwoWorkers,
+    assert_close,
+    resumable,
+    resume,
+)
 from tests.contracts.strategy_contract import ADAM, Case, numbers
 from tests.results import merged
 
@@ -78,16 +87,12 @@ class Stumbles(nn.Sequential):
         self.head = nn.Sequential(nn.Linear(8, 1), Stumble(rank, step), nn.Flatten(0))
 
 
-class PipelinedContract(LayoutContract):
+class PipelinedContract(OnTwoWorkers, LayoutContract):
     cases = tuple(name for name in LAYOUT_CASES if name not in OTHERS)
     model = work.Net
     tied = work.Net
     masks = Masks
     stumbles = Stumbles
-
-    @pytest.fixture
-    def cluster(self, pair):
-        return pair
 
     def test_batch_statistics_are_averaged_by_rows(self, cluster):
         """Pipelines refuse them."""
@@ -104,13 +109,9 @@ class TestGPipe(PipelinedContract):
     cases = PipelinedContract.cases[-3:]
 
 
-class TestPipelinedReplicas(PipelinedContract):
+class TestPipelinedReplicas(OnFourWorkers, PipelinedContract):
     layout = Pipelined(2, split=("head",))
     cases = PipelinedContract.cases[-3:]
-
-    @pytest.fixture
-    def cluster(self, four):
-        return four
 
 
 # ---- chunks, cuts and models -----------------------------------------------------------------------------------------

@@ -24,7 +24,15 @@ from sparkdl.training.strategies.reducers.one_bit import OneBit
 from sparkdl.training.strategies.reducers.powersgd import PowerSGD
 from sparkdl.training.strategies.reducers.topk import TopK
 from tests.contracts import work
-from tests.contracts.layout_contract import Fails, LayoutContract, assert_close, resumable, resume
+from tests.contracts.layout_contract import (
+    Fails,
+    LayoutContract,
+    OnFourWorkers,
+    OnTwoWorkers,
+    assert_close,
+    resumable,
+    resume,
+)
 from tests.contracts.strategy_contract import CASES, ROWS, SCHEMA, SLOW, Case, numbers
 from tests.faults import flip, tear
 from tests.results import merged
@@ -32,33 +40,21 @@ from tests.results import merged
 EACH_CHILD = Sharded(units=("*",))
 
 
-class TestSharded(LayoutContract):
+class TestSharded(OnTwoWorkers, LayoutContract):
     layout = EACH_CHILD
     cases = tuple(name for name in CASES if "sparse" not in name and "few rows" not in name)  # all call each unit
 
-    @pytest.fixture
-    def cluster(self, pair):
-        return pair
 
-
-class TestShardedReplicas(LayoutContract):
+class TestShardedReplicas(OnFourWorkers, LayoutContract):
     layout = Sharded(replicas=2)  # one unit
     model = work.Net  # batch normalisation refuses a single row
 
-    @pytest.fixture
-    def cluster(self, four):
-        return four
 
-
-class TestRecomputed(LayoutContract):
+class TestRecomputed(OnTwoWorkers, LayoutContract):
     """The example of the contributor's map, over slices."""
 
     layout = Recomputed(layout=EACH_CHILD)
     cases = ("Adam in fp32", "three pieces, class weights", "clipping", "tied weights")
-
-    @pytest.fixture
-    def cluster(self, pair):
-        return pair
 
 
 # ---- strategies between replicas -------------------------------------------------------------------------------------

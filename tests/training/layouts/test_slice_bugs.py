@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from sparkdl.cluster.group.world import World
 from sparkdl.errors import InvalidInput, WorkerFailed
 from sparkdl.training.layouts.initial_weights import check_init
+from sparkdl.training.layouts.pipelined import Pipelined
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.layouts.shards.units import units_of
+from sparkdl.training.layouts.tensor_parallel import TensorParallel
 from sparkdl.training.objective.optimizers import check_elementwise
 from sparkdl.training.strategies.local_sgd import LocalSGD
 from tests.contracts import work
@@ -206,6 +208,12 @@ def test_an_optimizer_that_cannot_be_checked_is_a_warning():
 def test_fields_that_do_not_fit_raise(settings, message):
     with pytest.raises(InvalidInput, match=message):
         Sharded(**settings)
+
+
+@pytest.mark.parametrize("make", [partial(TensorParallel, 2, {"head": "rows"}), partial(Pipelined, 2)])
+def test_an_unknown_init_was_taken_for_modules(make):
+    with pytest.raises(InvalidInput, match="expected None, 'modules' or a function"):
+        make(init="module")
 
 
 def test_scalars_and_sparse_gradients_raise():

@@ -19,7 +19,7 @@ from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.tensor_parallel import TensorParallel, tensor_slices
 from sparkdl.training.layouts.tensors.plans import attention_plan, mlp_plan, planned_layers, transformer_plan
 from tests.contracts import work
-from tests.contracts.layout_contract import LayoutContract, assert_close, resumable, resume
+from tests.contracts.layout_contract import LayoutContract, OnFourWorkers, OnTwoWorkers, assert_close, resumable, resume
 from tests.contracts.strategy_contract import ROWS, Case, numbers
 from tests.results import merged
 
@@ -32,24 +32,16 @@ def halves(module: nn.Module) -> Mapping[str, str]:
     return {"hidden": "columns", "head": "rows"} if "hidden" in names else {"*": "batch"}
 
 
-class TestTensorParallel(LayoutContract):
+class TestTensorParallel(OnTwoWorkers, LayoutContract):
     layout = TensorParallel(2, halves)
     model = work.Net
     partners = alike = 2
 
-    @pytest.fixture
-    def cluster(self, pair):
-        return pair
 
-
-class TestTensorParallelReplicas(LayoutContract):
+class TestTensorParallelReplicas(OnFourWorkers, LayoutContract):
     layout = TensorParallel(2, halves)
     model = work.Net
     partners = alike = 2
-
-    @pytest.fixture
-    def cluster(self, four):
-        return four
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
@@ -177,9 +169,14 @@ def test_plans_that_do_not_fit_raise(plan, message):
         planned_layers(module, plan, 2)
 
 
-def test_a_step_with_fewer_rows_than_partners(pair):
+@pytest.mark.parametrize(
+    "plan",
+    [PLANS["convolutions by rows, linear layers by features"][1], {"classifier": "batch"}],
+    ids=["first", "later"],
+)
+def test_a_step_with_fewer_rows_than_partners(pair, plan):
+    """A partner without rows took no part in the gathers of the gradients of a later layer's inputs."""
     case = Case(Convolutions, optimizer=partial(torch.optim.SGD, lr=0.01), batch_size=1, epochs=1)
-    plan = PLANS["convolutions by rows, linear layers by features"][1]
     layouts = (Replicated(), TensorParallel(2, plan))
     expected, actual = (merged(pair.gang(case.training(layout=one), numbers(), case.columns())) for one in layouts)
     assert_close(actual, expected)

@@ -22,7 +22,9 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slice
-from sparkdl.training.layouts.shards.unit_exchanges import SentBytes, UnitGather, UnitReduceScatter
+from sparkdl.training.layouts.initial_weights import like
+from sparkdl.training.layouts.sent_bytes import SentBytes
+from sparkdl.training.layouts.shards.unit_exchanges import UnitGather, UnitReduceScatter
 
 
 def shard_of(shape: Sequence[int], rank: int, size: int) -> Slice:
@@ -70,7 +72,7 @@ class ShardedModule:
         kind = self.device.type
         policy = OffloadPolicy() if device is None else CPUOffloadPolicy(pin_memory=device.type == "cuda")
         mesh = DeviceMesh.from_group(group.handle, kind)
-        attributes = {name: value.__dict__ for name, value in module.named_parameters()}
+        originals = dict(module.named_parameters())
         hooks = [(part._load_state_dict_post_hooks, {*part._load_state_dict_post_hooks}) for part in module.modules()]
         for part in (module, *(one for unit in units for one in unit)):
             part.register_forward_hook(_without_views)  # before torch's
@@ -83,12 +85,7 @@ class ShardedModule:
         for registry, before in hooks:  # torch's hooks expect DTensors also between passes
             for key in {*registry} - before:
                 del registry[key]
-        self._slices = {
-            name: nn.Parameter(_local(value), requires_grad=value.requires_grad)
-            for name, value in self._sharded.items()
-        }
-        for name, value in self._slices.items():
-            value.__dict__.update(attributes[name])  # that users set
+        self._slices = {name: like(_local(value), originals[name]) for name, value in self._sharded.items()}
         for part in module.modules():
             if isinstance(part, nn.RNNBase) and kind == "cuda":  # it would move its weights out of the gathered unit
                 part.flatten_parameters = lambda: None  # type: ignore[method-assign]
@@ -165,7 +162,7 @@ class ShardedModule:
 
 
 def release_meshes() -> None:
-    """Let go of the process groups at a gang's end: torch's caches hold the mesh of each DTensor, and it the group."""
+    """Release the process groups when a gang ends: torch's caches hold each DTensor's mesh, which holds the group."""
     _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
 
 

@@ -7,7 +7,6 @@ the step's phase ``exchange``. Sums are never averaged, since a worker weights i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,13 +15,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatt
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.telemetry.step_timer import inner_phase
-
-
-@dataclass
-class SentBytes:
-    """Bytes that this worker sent for a layout."""
-
-    count: int = 0
+from sparkdl.training.layouts.sent_bytes import SentBytes
 
 
 class UnitGather(AllGather):

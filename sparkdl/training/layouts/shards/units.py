@@ -7,12 +7,12 @@ largest unit, not the model. Parameters in no unit form the root unit, which sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 
 from torch import nn
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
+from sparkdl.training.layouts.module_names import has_name
 
 LARGE = 1_000_000
 """A module with more parameters is a unit, also outside of ``nn.ModuleList`` and ``nn.Sequential``."""
@@ -69,12 +69,6 @@ def _merged(groups: list[list[nn.Module]], sharing: set[int]) -> list[list[nn.Mo
     shared = [part for number in sorted(sharing - {-1}) for part in groups[number]]
     outer = [part for part in shared if not any(part in {*one.modules()} for one in shared if one is not part)]
     return others if -1 in sharing else [*others, outer]
-
-
-def has_name(name: str, pattern: str) -> bool:
-    """Whether the name of a module, such as ``"layers.0.linear1"``, has a pattern, such as ``"layers.*.linear*"``."""
-    levels, patterns = name.split("."), pattern.split(".")
-    return len(levels) == len(patterns) and all(map(fnmatchcase, levels, patterns))
 
 
 def _default(module: nn.Module, half: int) -> Iterator[nn.Module]:
