@@ -13,7 +13,7 @@ from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.layouts.tensor_parallel import TensorParallel
 from tests.chaos.leavings import nothing_left
 from tests.contracts import work
-from tests.contracts.layout_contract import assert_close, resumable, resume
+from tests.contracts.layout_contract import HELD, HELD_COLUMNS, assert_close, resumable, resume
 from tests.contracts.strategy_contract import Case, numbers
 from tests.faults import Fault
 from tests.results import merged
@@ -22,13 +22,14 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
 PAIRS = {"hidden": "columns", "head": "rows"}
 TENSOR, STAGES = TensorParallel(2, PAIRS), Pipelined(2, split=("head",))
+STEPS = 5  # of an epoch
 MESHES = Mesh(Sharded(), TENSOR), Mesh(STAGES, TENSOR)
 # A worker of a pipeline never calls the whole module, and the first layer alone has a gradient to watch.
 FAULTS = [
     *((TENSOR, how, phase, rank) for how, phase, rank in (("kill", "forward", 1), ("fail", "backward", 0))),
-    *((TENSOR, how, phase, rank) for how, phase, rank in (("kill", "reduce", 0), ("kill", "shard", 1))),
+    *((TENSOR, "kill", phase, rank) for phase, rank in (("reduce", 0), ("validation", 1), ("shard", 1))),
     *((STAGES, how, phase, rank) for how, phase, rank in (("kill", "backward", 0), ("fail", "backward", 0))),
-    *((STAGES, how, phase, rank) for how, phase, rank in (("kill", "reduce", 1), ("kill", "shard", 1))),
+    *((STAGES, "kill", phase, rank) for phase, rank in (("reduce", 1), ("validation", 0), ("shard", 1))),
 ]
 
 
@@ -39,11 +40,11 @@ def name(value: object) -> str:
 @pytest.mark.parametrize(("layout", "how", "phase", "rank"), FAULTS, ids=name)
 def test_a_run_survives_a_fault_of_a_partner(pair, tmp_path, layout, how, phase, rank):
     settings = {"batch_size": 10, "model": work.Net}
-    expected = resume(pair, resumable(tmp_path / "undisturbed", "AdamW", layout, **settings))
-    fault = Fault(how, rank, 8, str(tmp_path / "mark"), phase)
+    expected = merged(pair.gang(resumable(tmp_path / "undisturbed", "AdamW", layout, **settings), HELD, HELD_COLUMNS))
+    fault = Fault(how, rank, STEPS if phase == "validation" else STEPS + 3, str(tmp_path / "mark"), phase)
     training = resumable(tmp_path / "run", "AdamW", layout, callbacks=(fault,), **settings)
     supervisor = Supervisor(pair, back_off=0, max_restarts=1, heartbeat_timeout=5)
-    actual = merged(supervisor.gang(training, numbers(), Case().columns()))
+    actual = merged(supervisor.gang(training, HELD, HELD_COLUMNS))
     assert (tmp_path / "mark").exists()
     failures = [(type(one), one.rank) for one in supervisor.failures]
     assert failures == [(WorkerLost if how == "kill" else WorkerFailed, rank)]

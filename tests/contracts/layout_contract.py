@@ -74,11 +74,8 @@ class LayoutContract(SynchronousContract):
 
     def test_a_fit_with_all_that_a_fit_has(self, cluster):
         """An average of the weights, a metric, and validation, of whose rows some workers have none."""
-        data = numbers() | {"held": np.arange(ROWS) < 5}  # all of the first worker
-        columns = replace(Case(weight="weight").columns(), validation=InputColumn("held", "bool"))
-        expected, actual = (
-            cluster.gang(everything(one, self.model), data, columns) for one in (Replicated(), self.layout)
-        )
+        layouts = Replicated(), self.layout
+        expected, actual = (cluster.gang(everything(one, self.model), HELD, HELD_COLUMNS) for one in layouts)
         assert_close(merged(actual), merged(expected))
         for row, other in zip(actual[0].history, expected[0].history, strict=True):
             assert row.keys() == other.keys()
@@ -119,6 +116,11 @@ class OnFourWorkers:
     @pytest.fixture
     def cluster(self, four):
         return four
+
+
+# Rows for validation, all of the first worker.
+HELD = numbers() | {"held": np.arange(ROWS) < 5}
+HELD_COLUMNS = replace(Case(weight="weight").columns(), validation=InputColumn("held", "bool"))
 
 
 def everything(layout: Layout, model: Any) -> Training:

@@ -7,7 +7,7 @@ worker gets which rows: workers report the rows of each step.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -150,11 +150,16 @@ class StrategyContract:
     alike: ClassVar[int] = 1  # workers that draw the same random numbers
     masks: ClassVar[Any] = work.Masks
     stumbles: ClassVar[Any] = work.Stumbles
+    models: ClassVar[Mapping[Any, Any]] = {}  # what trains in place of the models of cases
+
+    def case(self, case: Case) -> Case:
+        """The case with the model that trains in its place."""
+        return replace(case, model=self.models.get(case.model, case.model))
 
     def fit(self, cluster, case: Case, data: Any = None, rows: int = ROWS) -> list[dict[str, Any]]:
         """Train, and check that all workers end alike."""
         data = numbers(rows) if data is None else data
-        training = case.training(self.strategy, rows, self.layout)
+        training = self.case(case).training(self.strategy, rows, self.layout)
         first, *others = workers = whole(cluster.gang(work.Fit(training), data, case.columns()), self.layout)
         for worker in others:
             assert_equal(worker["parameters"], first["parameters"])
@@ -176,9 +181,9 @@ class StrategyContract:
         assert all(worker["clock"] == {"epoch": 2, "step": 14, "samples": 2 * ROWS} for worker in workers)
 
     def test_workers_start_from_rank_0_and_end_alike(self, cluster):
-        still = Case(work.Constant, optimizer=partial(torch.optim.SGD, lr=0.0), precision="fp32", epochs=2)
+        still = self.case(Case(work.Constant, optimizer=partial(torch.optim.SGD, lr=0.0), precision="fp32", epochs=2))
         training = still.training(self.strategy, layout=self.layout)
-        training = replace(training, objective=replace(training.objective, model=work.Constant))
+        training = replace(training, objective=replace(training.objective, model=still.model))
         workers = whole(cluster.gang(work.Fit(training), numbers(), still.columns()), self.layout)
         (alone,) = InlineCluster().gang(work.Fit(replace(training, layout=Replicated())), numbers(), still.columns())
         first = workers[0]["start"]
@@ -251,13 +256,13 @@ class SynchronousContract(StrategyContract):
                 metafunc.parametrize(name, cases)
 
     def test_training_is_single_process(self, cluster, name):
-        case = CASES[name]
+        case = self.case(CASES[name])
         workers = self.fit(cluster, case)
         expected = single_process(case.training(self.strategy), numbers(), case.columns(), together(workers))
         assert_equal(workers[0]["parameters"], expected, case.tolerance)
 
     def test_training_on_uneven_shards_is_single_process(self, cluster, uneven):
-        case, data = replace(CASES[uneven], batch_size=400, epochs=2), numbers(998)
+        case, data = self.case(replace(CASES[uneven], batch_size=400, epochs=2)), numbers(998)
         ends = np.cumsum(UNEVEN[cluster.size])[:-1]
         columns = {name: np.split(array, ends) for name, array in data.items()}
         shards = [dict(zip(columns, map(list, arrays), strict=True)) for arrays in zip(*columns.values(), strict=True)]

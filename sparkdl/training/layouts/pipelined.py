@@ -95,6 +95,11 @@ class Pipelined(CheckedFields, Layout):
     def check_module(self, objective: Objective, module: nn.Module) -> None:
         """Raise InvalidInput as ``check`` does, except for ``init``."""
         check_settings(self, objective)
+        if self.chunks > 1 and objective.micro_batches > self.stages and objective.micro_batches % self.stages:
+            raise InvalidInput(
+                f"microBatches is {objective.micro_batches}, and schedule is 'interleaved' on {self.stages} stages; "
+                "expected a multiple of the stages."
+            )
         for name, part in module.named_modules():
             if keeps_statistics(part):
                 raise InvalidInput(
@@ -158,11 +163,6 @@ class Pipelined(CheckedFields, Layout):
             raise InvalidInput(
                 f"batchSize gives a pipeline {most} rows of a step, and microBatches is {micro_batches}; expected a "
                 "row in each micro-batch."
-            )
-        if self.chunks > 1 and micro_batches > self.stages and micro_batches % self.stages:
-            raise InvalidInput(
-                f"microBatches is {micro_batches}, and schedule is 'interleaved' on {self.stages} stages; expected a "
-                "multiple of the stages."
             )
         return -(-most // micro_batches)
 

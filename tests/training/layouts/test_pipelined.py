@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -57,13 +59,14 @@ class Mask(nn.Module):
 
 
 class Masks(nn.Sequential):
-    """A mask in each stage."""
+    """A mask in a stage of each worker."""
 
     def __init__(self) -> None:
         self.seen: list[np.ndarray] = []
         super().__init__()
-        self.first = nn.Sequential(nn.Linear(3, 8), Mask(self.seen))
-        self.head = nn.Sequential(nn.Tanh(), nn.Linear(8, 1), Mask(self.seen), nn.Flatten(0))
+        self.before, self.hidden = nn.Sequential(nn.Linear(3, 8), Mask(self.seen)), nn.Linear(8, 8)
+        self.between = nn.Sequential(nn.Tanh(), nn.Linear(8, 8))
+        self.head = nn.Sequential(nn.Linear(8, 1), Mask(self.seen), nn.Flatten(0))
 
 
 class Stumble(nn.Module):
@@ -83,8 +86,25 @@ class Stumble(nn.Module):
 class Stumbles(nn.Sequential):
     def __init__(self, rank: int, step: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Linear(3, 8), Stumble(rank, step))
+        self.before, self.hidden = nn.Sequential(nn.Linear(3, 8), Stumble(rank, step)), nn.Linear(8, 8)
+        self.between = nn.Linear(8, 8)
         self.head = nn.Sequential(nn.Linear(8, 1), Stumble(rank, step), nn.Flatten(0))
+
+
+class FourLayers(work.Net):
+    """A layer for each of four stages."""
+
+    def __init__(self, outputs: int = 0) -> None:
+        super().__init__(outputs=outputs)
+        self.before, self.between = nn.Linear(3, 3), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = self.head(torch.tanh(self.between(self.hidden(self.before(x)))))
+        return output.squeeze(-1) if self.squeezed else output
+
+
+class FourConstant(work.Constant, FourLayers):
+    """Four layers, and buffers."""
 
 
 class PipelinedContract(OnTwoWorkers, LayoutContract):
@@ -107,6 +127,24 @@ class Test1F1B(PipelinedContract):
 class TestGPipe(PipelinedContract):
     layout = Pipelined(2, "gpipe", split=("head",))
     cases = PipelinedContract.cases[-3:]
+
+
+class TestInterleaved(PipelinedContract):
+    layout = Pipelined(2, "interleaved", split=("hidden", "between", "head"), chunks=2)
+    model = tied = FourLayers
+    models: ClassVar[Mapping[Any, Any]] = {
+        work.Net: FourLayers,
+        work.Classifier: partial(FourLayers, outputs=4),
+        work.Constant: FourConstant,
+    }
+
+    def case(self, case: Case) -> Case:
+        return replace(super().case(case), accumulate=4 if case.accumulate == 3 else case.accumulate)
+
+    def test_micro_batches_are_a_multiple_of_the_stages(self):
+        objective = Case(accumulate=3).training().objective
+        with pytest.raises(InvalidInput, match="microBatches is 3, and schedule is 'interleaved' on 2 stages"):
+            self.layout.check(objective, FourLayers(), 2)
 
 
 class TestPipelinedReplicas(OnFourWorkers, PipelinedContract):

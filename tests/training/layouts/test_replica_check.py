@@ -43,6 +43,7 @@ def test_hash_finds_each_flipped_bit(dtype, shape):
 @pytest.mark.parametrize("shape", [(2, 3), (512, 512)])
 def test_hash_depends_on_signs_and_positions_but_not_on_strides(dtype, shape):
     tensor = torch.randn(shape, dtype=getattr(torch, dtype))
+    tensor[0, 0] = -1  # 0 * tensor has a negative zero
     signs = torch.ones(shape, dtype=tensor.dtype)
     signs[:1] = -1
     others = [-tensor, tensor * signs, tensor.flip(0), tensor.roll(1, 1), torch.full(shape, torch.nan), 0 * tensor]
