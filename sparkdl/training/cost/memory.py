@@ -124,22 +124,12 @@ def free_memory(device: torch.device, workers: int = 1) -> int:
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory
         return total
-    limits: list[int] = [psutil.virtual_memory().total]
-    limits += [int(text) for text in map(_text, _CGROUPS) if text.isdigit()]
-    free = min(limits) // workers - _status("RssAnon")
+    texts = [file.read_text(encoding="utf-8").strip() for file in map(Path, _CGROUPS) if file.exists()]
+    limits = [psutil.virtual_memory().total, *(int(text) for text in texts if text.isdigit())]
+    used: Any = psutil.Process().memory_info()  # Linux alone has all of it
+    free: int = min(limits) // workers - (used.rss - getattr(used, "shared", 0))
     data = resource.getrlimit(resource.RLIMIT_DATA)[0]
-    return free if data == resource.RLIM_INFINITY else min(free, data - _status("VmData"))
-
-
-def _status(name: str) -> int:
-    """Bytes of an entry of Linux's status of this process; 0 elsewhere."""
-    entries = dict(line.split(":", 1) for line in _text("/proc/self/status").splitlines())
-    return 1024 * int(entries[name].split()[0]) if name in entries else 0
-
-
-def _text(file: str) -> str:
-    path = Path(file)
-    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    return free if data == resource.RLIM_INFINITY else min(free, data - getattr(used, "data", 0))
 
 
 @contextmanager

@@ -66,6 +66,13 @@ class Workers:
         return Workers(world.group(), world.group())
 
 
+@dataclass
+class SentBytes:
+    """Bytes that this worker sent for its layout since the step began."""
+
+    count: int = 0
+
+
 class Replica(Protocol):
     """This worker's part of one placed replica; a checkpoint stores its ``state_dict``.
 

@@ -30,12 +30,11 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, Several, one_of
 from sparkdl.io.weights import Slice, Slices
 from sparkdl.telemetry.step_timer import enter_phase
-from sparkdl.training.layouts import Layout, Workers
+from sparkdl.training.layouts import Layout, SentBytes, Workers
 from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.initial_weights import InitialWeights, check_init, check_init_field
 from sparkdl.training.layouts.passes import ModuleReplica
-from sparkdl.training.layouts.sent_bytes import SentBytes
 from sparkdl.training.layouts.slice_checks import check_settings, keeps_statistics
 from sparkdl.training.layouts.stages.cut_model import children, is_sequence, stages_of
 from sparkdl.training.layouts.stages.cuts import best_cuts, layer_seconds

@@ -47,8 +47,6 @@ from sparkdl.training.layouts.shards.units import units_of
 from sparkdl.training.layouts.slice_checks import check_slices
 from sparkdl.training.objective.objective import Objective
 
-_MIB = 1 << 20
-
 
 @dataclass(frozen=True)
 class Sharded(CheckedFields, Layout):
@@ -215,7 +213,7 @@ def free_to_system() -> None:
     try:
         libc = ctypes.CDLL(None)
         # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX of glibc's malloc.h
-        done = [libc.mallopt(option, value) for option, value in ((-3, _MIB), (-1, _MIB), (-8, 1))]
+        done = [libc.mallopt(option, value) for option, value in ((-3, 1 << 20), (-1, 1 << 20), (-8, 1))]
     except (AttributeError, OSError):
         done = [0]
     if not all(done):

@@ -160,8 +160,8 @@ def parallelize(module: nn.Module, layers: Sequence[PlannedLayer], partners: Par
         if layer.kind == "batch":
             part.forward = partial(_on_own_rows, part, _without_hooks(part), partners)
         else:
-            kind = "linear" if isinstance(part, nn.Linear) else "embedding"
-            part.forward = partial(_FORWARDS[kind, layer.kind], part, partners, layer.paired)
+            rows: Callable[..., Tensor] = _linear_rows if isinstance(part, nn.Linear) else _embedding_rows
+            part.forward = partial(_columns if layer.kind == "columns" else rows, part, partners, layer.paired)
 
 
 def draw_alike(partners: Group) -> None:
@@ -172,8 +172,11 @@ def draw_alike(partners: Group) -> None:
     np.random.seed(seed)
 
 
-def _linear_columns(part: nn.Linear, partners: Partners, paired: bool, inputs: Tensor) -> Tensor:
-    output = F.linear(partners.copied(inputs), part.weight, part.bias)
+def _columns(part: nn.Linear | nn.Embedding, partners: Partners, paired: bool, inputs: Tensor) -> Tensor:
+    if isinstance(part, nn.Linear):
+        output = F.linear(partners.copied(inputs), part.weight, part.bias)
+    else:
+        output = F.embedding(inputs, part.weight, part.padding_idx)
     return output if paired else partners.gathered(output, -1)
 
 
@@ -182,11 +185,6 @@ def _linear_rows(part: nn.Linear, partners: Partners, paired: bool, inputs: Tens
         inputs = partners.cut(inputs, -1)
     output = partners.summed(F.linear(inputs, part.weight))
     return output if part.bias is None else output + part.bias
-
-
-def _embedding_columns(part: nn.Embedding, partners: Partners, paired: bool, inputs: Tensor) -> Tensor:
-    output = F.embedding(inputs, part.weight, part.padding_idx)
-    return output if paired else partners.gathered(output, -1)
 
 
 def _embedding_rows(part: nn.Embedding, partners: Partners, paired: bool, inputs: Tensor) -> Tensor:
@@ -198,14 +196,6 @@ def _embedding_rows(part: nn.Embedding, partners: Partners, paired: bool, inputs
     # A padding entry has its value and no gradient.
     values = torch.where(hidden.unsqueeze(-1), values.detach(), values).masked_fill(absent.unsqueeze(-1), 0.0)
     return partners.summed(values)
-
-
-_FORWARDS: dict[tuple[str, str], Callable[..., Tensor]] = {
-    ("linear", "columns"): _linear_columns,
-    ("linear", "rows"): _linear_rows,
-    ("embedding", "columns"): _embedding_columns,
-    ("embedding", "rows"): _embedding_rows,
-}
 
 
 def _on_own_rows(part: nn.Module, original: nn.Module, partners: Partners, *inputs: Any) -> Tensor:

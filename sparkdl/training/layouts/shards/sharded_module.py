@@ -22,9 +22,9 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slice
+from sparkdl.training.layouts import SentBytes
 from sparkdl.training.layouts.initial_weights import like
-from sparkdl.training.layouts.sent_bytes import SentBytes
-from sparkdl.training.layouts.shards.unit_exchanges import UnitGather, UnitReduceScatter
+from sparkdl.training.layouts.shards.unit_exchanges import UnitGather, UnitMemory, UnitReduceScatter
 
 
 def shard_of(shape: Sequence[int], rank: int, size: int) -> Slice:
@@ -118,9 +118,10 @@ class ShardedModule:
         self.used.clear()
 
     def _exchange_by(self, group: Group) -> None:
+        weights, gradients = UnitMemory(), UnitMemory()
         for unit in self._units:
-            unit.set_custom_all_gather(UnitGather(group, self.sent))
-            unit.set_custom_reduce_scatter(UnitReduceScatter(group, self.sent))
+            unit.set_custom_all_gather(UnitGather(group, self.sent, weights))
+            unit.set_custom_reduce_scatter(UnitReduceScatter(group, self.sent, gradients))
             unit.set_gradient_divide_factor(1.0)
             unit.set_force_sum_reduction_for_comms(True)  # gloo refuses what torch calls for fp32 without this
             unit.register_forward_pre_hook(self._watch)  # after torch's, which gathers the unit

@@ -7,12 +7,12 @@ largest unit, not the model. Parameters in no unit form the root unit, which sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from torch import nn
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
-from sparkdl.training.layouts.module_names import has_name
 
 LARGE = 1_000_000
 """A module with more parameters is a unit, also outside of ``nn.ModuleList`` and ``nn.Sequential``."""
@@ -99,6 +99,12 @@ def _chosen(module: nn.Module, units: Sequence[str | type[nn.Module]]) -> Iterat
                 f"parameters; it has {listed([name for name, _ in parts])}, of the classes {listed(sorted(kinds))}."
             )
         yield from matches
+
+
+def has_name(name: str, pattern: str) -> bool:
+    """Whether the name of a module, such as ``"layers.0.linear1"``, has a pattern, such as ``"layers.*.linear*"``."""
+    levels, patterns = name.split("."), pattern.split(".")
+    return len(levels) == len(patterns) and all(map(fnmatchcase, levels, patterns))
 
 
 def _is_called(module: nn.Module) -> bool:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sparkdl.cluster.group.world import Group
 from sparkdl.telemetry.step_timer import inner_phase
-from sparkdl.training.layouts.sent_bytes import SentBytes
+from sparkdl.training.layouts import SentBytes
 
 
 class Partners:

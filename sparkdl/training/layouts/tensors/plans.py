@@ -20,7 +20,7 @@ from torch import nn
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
-from sparkdl.training.layouts.module_names import has_name
+from sparkdl.training.layouts.shards.units import has_name
 from sparkdl.training.layouts.slice_checks import keeps_statistics
 
 Plan = Mapping[str, str] | Callable[[nn.Module], Mapping[str, str]]
