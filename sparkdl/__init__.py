@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from sparkdl.training.layouts.mesh import Mesh as Mesh
     from sparkdl.training.layouts.pipelined import Pipelined as Pipelined
     from sparkdl.training.layouts.replicated import Replicated as Replicated
+    from sparkdl.training.layouts.row_adagrad import RowAdagrad as RowAdagrad
     from sparkdl.training.layouts.sharded import Sharded as Sharded
+    from sparkdl.training.layouts.table import Table as Table
     from sparkdl.training.layouts.tensor_parallel import TensorParallel as TensorParallel
     from sparkdl.training.layouts.tensors.plans import attention_plan as attention_plan
     from sparkdl.training.layouts.tensors.plans import mlp_plan as mlp_plan
@@ -103,7 +105,9 @@ _NAMES = {
     "training.layouts.mesh": "Mesh",
     "training.layouts.pipelined": "Pipelined",
     "training.layouts.replicated": "Replicated",
+    "training.layouts.row_adagrad": "RowAdagrad",
     "training.layouts.sharded": "Sharded",
+    "training.layouts.table": "Table",
     "training.layouts.tensor_parallel": "TensorParallel",
     "training.layouts.tensors.plans": "attention_plan mlp_plan transformer_plan",
     "training.loop": "Training",

@@ -16,13 +16,15 @@ import pyarrow as pa
 
 from sparkdl.data.batch import DTYPES
 from sparkdl.errors import InvalidInput
-from sparkdl.io.fields import CheckedFields, Natural, one_of
+from sparkdl.io.fields import CheckedFields, Natural, one_of, within
 
 RAW = (
     'Say what its bytes are, as InputColumn(name, "uint8", shape=(28, 28)), or give a function that reads them, as '
     "InputColumn(name, decode=function)"
 )
 _EXPECTED = "expected numbers, booleans, or arrays of them"
+HASHED = "strings, whole numbers, booleans, dates, or arrays of them"
+"""What a hashed column may have."""
 _MOST_NAMES = 20  # in a message, which must fit on a screen
 
 
@@ -41,6 +43,9 @@ class InputColumn(CheckedFields):
         padding: fill value of short rows if ``ragged`` is ``"padded"``; default 0.
         decode: ``decode(bytes)`` converts a binary value to an array, of one shape and dtype for all rows; runs on
             executors; default: none.
+        hash: for strings, whole numbers, booleans, dates, and arrays of them: each value becomes an id from 0 to
+            ``hash - 1``, SQL's ``pmod(hash(name, value), hash)``. Nulls have an id of their own. Default: no hash.
+        hash_as: the name in the hash; default: the column's. Columns with the same one have the same ids.
 
     Raises:
         InvalidInput: the fields contradict one another.
@@ -52,6 +57,8 @@ class InputColumn(CheckedFields):
     ragged: Literal["offsets", "padded"] | None = None
     padding: float = 0
     decode: Callable[[bytes], Any] | None = None
+    hash: Annotated[int, within(1, (1 << 31) - 1)] | None = None
+    hash_as: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.shape, Sequence):
@@ -63,6 +70,10 @@ class InputColumn(CheckedFields):
             raise InvalidInput(f"column {self.name!r} has padding={self.padding!r}; expected a value of {self.dtype}.")
         if self.decode is not None and self.ragged:
             raise InvalidInput(f"column {self.name!r} has decode and ragged={self.ragged!r}; expected one of them.")
+        if self.hash is None and self.hash_as is not None:
+            raise InvalidInput(f"column {self.name!r} has hash_as={self.hash_as!r}; expected hash, the number of ids.")
+        if self.hash is not None and (self.decode is not None or self.dtype not in (None, "int32", "int64")):
+            raise InvalidInput(f"column {self.name!r} has hash={self.hash}; expected no decode, and no other dtype.")
 
 
 @dataclass(frozen=True)
@@ -132,6 +143,11 @@ class Columns(CheckedFields):
                     f"column {column.name!r} is ragged; expected one length, since only input columns can be ragged. "
                     "Select the column a second time under another name, with one length."
                 )
+            if merged[column.name].hash is not None:
+                raise InvalidInput(
+                    f"column {column.name!r} has hash, and is no input alone; select it a second time under another "
+                    "name, since only input columns are hashed."
+                )
         return iter(merged.values())
 
     def check_fractions(self, fractions: Callable[[str], bool]) -> None:
@@ -163,7 +179,7 @@ class Columns(CheckedFields):
 
 def _merge(one: InputColumn, two: InputColumn) -> InputColumn:
     fields: dict[str, Any] = {}
-    for name in ("dtype", "shape", "ragged", "decode"):
+    for name in ("dtype", "shape", "ragged", "decode", "hash", "hash_as"):
         first, second = getattr(one, name), getattr(two, name)
         if first is not None and second is not None and first != second:
             raise InvalidInput(
@@ -213,6 +229,10 @@ def _refusal(kind: pa.DataType, column: InputColumn) -> str | None:
         return "expected binary values for its decode function."
     if column.ragged is not None and not is_list(kind):
         return "expected arrays, since it is ragged."
+    if column.hash is not None:
+        element = element_type(kind)
+        exact = not (pa.types.is_floating(element) or pa.types.is_decimal(element) or pa.types.is_timestamp(element))
+        return None if exact else f"expected {HASHED}, since it has hash."
     cure = _advice(element_type(kind))
     return None if cure is None else f"{_EXPECTED}. {cure}"
 

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from sparkdl.data.columns import Columns
+from sparkdl.data.columns import Columns, InputColumn
+from sparkdl.data.murmur3 import hashed_ids
 from sparkdl.errors import InvalidInput
 
 Batches = Iterable[pa.RecordBatch]
@@ -38,7 +39,16 @@ def split_rows(
         raise InvalidInput("there are no input columns; expected at least one.")
     for schema in schemas:
         resolved.check(schema)
+    if hashed := [column for column in resolved if column.hash is not None]:
+        shards = [[_with_ids(batch, hashed) for batch in shard] for shard in shards]
     return shards, resolved
+
+
+def _with_ids(batch: pa.RecordBatch, hashed: Sequence[InputColumn]) -> pa.RecordBatch:
+    for column in hashed:
+        array = hashed_ids(batch.column(column.name), column)
+        batch = batch.set_column(batch.schema.names.index(column.name), column.name, array)
+    return batch
 
 
 def by_client(shards: Sequence[Batches], client: str) -> list[Batches]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
+from sparkdl.training.layouts.table import tables_of
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.rng import forked
 from sparkdl.training.strategies.buckets import views
@@ -21,6 +22,10 @@ def start(objective: Objective, seed: int) -> tuple[Weights, list[str]]:
     """A new model's ``state_dict`` and the names of its trainable parameters, tied parameters once."""
     with seeded(seed):
         module = objective.build(warn=True)
+    if tables := tables_of(module):
+        raise InvalidInput(
+            f"the model has a Table, {listed([*tables])}, which gangs alone train; expected AllReduce()."
+        )
     return weights_of(module), list(trainable(module))
 
 

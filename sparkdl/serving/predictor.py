@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from sparkdl.cluster.group.devices import task_device
 from sparkdl.data.columns import InputColumn, element_type, listed
+from sparkdl.data.murmur3 import hashed_ids
 from sparkdl.errors import InvalidInput
 from sparkdl.serving.features.conversion import cast_exactly, read_array, with_elements
 from sparkdl.serving.model_cache import CachedModel
@@ -89,7 +90,7 @@ class Predictor:
         give their types.
         """
         columns, signature = self._scorer.columns.inputs, self._scorer.signature
-        changed = any(column.ragged or column.decode or column.shape is not None for column in columns)
+        changed = any(column.ragged or column.decode or column.hash or column.shape is not None for column in columns)
         if signature is None or changed or self._scorer.collate or len(columns) != len(signature):
             return None
         return [(name, list(shape), dtype) for name, (shape, dtype) in zip(self.inputs, signature, strict=True)]
@@ -107,6 +108,8 @@ class Predictor:
 
     def _transported(self, array: pa.Array, column: InputColumn) -> pa.Array:
         """The array in the type in which ``transform`` sends it to Python."""
+        if column.hash is not None:
+            return hashed_ids(array, column)
         kind, floating = element_type(array.type), self._scorer.columns.floating
         real, decimal = column.dtype in (None, "float32", "float64"), pa.types.is_decimal(kind)
         if not decimal and not pa.types.is_null(kind) and (column.dtype != "float64" or not pa.types.is_floating(kind)):

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sparkdl.data.columns import RAW, Columns, InputColumn, listed
+from sparkdl.data.columns import HASHED, RAW, Columns, InputColumn, listed
 from sparkdl.errors import InvalidInput
 
 ROW_ID = "sparkdl row id"
@@ -113,6 +113,8 @@ def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> Spar
         )
     if column.ragged is not None and not isinstance(kind, (T.ArrayType, *VECTORS)):
         raise InvalidInput(f"column {column.name!r} has type {_short(kind)}; expected arrays, since it is ragged.")
+    if column.hash is not None:
+        return _hashed(kind, values, column)
     if isinstance(kind, VECTORS):
         # vector_to_array makes an object per vector, and raises for null. For dense vectors, their array is faster.
         fields = F.unwrap_udt(values)
@@ -125,6 +127,24 @@ def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> Spar
             f"vector. {_advice(kind)}"
         )
     return values if transfer == kind else values.cast(transfer)
+
+
+def _hashed(kind: T.DataType, values: SparkColumn, column: InputColumn) -> SparkColumn:
+    """The ids of a hashed column; without Spark they are those of ``sparkdl.data.murmur3``."""
+    element = kind.elementType if isinstance(kind, T.ArrayType) else kind
+    if not isinstance(element, (T.StringType, T.IntegralType, T.BooleanType, T.DateType, T.NullType)):
+        raise InvalidInput(f"column {column.name!r} has type {_short(kind)}; expected {HASHED}, since it has hash.")
+
+    def number(value: SparkColumn) -> SparkColumn:
+        # Spark's hashes of an int and of an equal bigint differ.
+        exact = value.cast("bigint") if isinstance(element, (T.IntegralType, T.BooleanType)) else value
+        return F.pmod(F.hash(F.lit(column.hash_as or column.name), exact), F.lit(column.hash))
+
+    if element is kind:
+        return number(values)
+    # In a ragged column, a null counts as an array of one null.
+    arrays = values if column.ragged is None else F.coalesce(values, F.array(F.lit(None).cast(element)))
+    return F.transform(arrays, number)
 
 
 def col(name: str) -> SparkColumn:

@@ -138,7 +138,7 @@ class TrainingSpec(CheckedFields):
 
     def feed(self, shard: Shard) -> Feed:
         """What a layout knows of the rows before this worker reads its ``shard``."""
-        plan = Plan(shard.shard_rows, self.batch_size, drop_last=self.drop_last)
+        plan = Plan(shard.shard_rows, self.batch_size, self.seed, drop_last=self.drop_last)
         validated = shard.columns.validation is not None
         sample = partial(probe_batch, shard, Transforms(self.collate))
         saved = getattr(self.checkpointer, "layout_state", dict)  # savers of users may lack it

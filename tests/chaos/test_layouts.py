@@ -9,6 +9,7 @@ from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import WorkerFailed, WorkerLost
 from sparkdl.training.layouts.mesh import Mesh
 from sparkdl.training.layouts.pipelined import Pipelined
+from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.layouts.tensor_parallel import TensorParallel
 from tests.chaos.leavings import nothing_left
@@ -17,6 +18,7 @@ from tests.contracts.layout_contract import HELD, HELD_COLUMNS, assert_close, re
 from tests.contracts.strategy_contract import Case, numbers
 from tests.faults import Fault
 from tests.results import merged
+from tests.training.layouts.test_table import WithTables
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -29,6 +31,7 @@ FAULTS = [
     *((TENSOR, how, phase, rank) for how, phase, rank in (("kill", "forward", 1), ("fail", "backward", 0))),
     *((TENSOR, "kill", phase, rank) for phase, rank in (("reduce", 0), ("validation", 1), ("shard", 1))),
     *((STAGES, how, phase, rank) for how, phase, rank in (("kill", "backward", 0), ("fail", "backward", 0))),
+    *((Replicated(), "kill", phase, rank) for phase, rank in (("forward", 1), ("reduce", 0), ("shard", 1))),  # tables
     *((STAGES, "kill", phase, rank) for phase, rank in (("reduce", 1), ("validation", 0), ("shard", 1))),
 ]
 
@@ -39,7 +42,7 @@ def name(value: object) -> str:
 
 @pytest.mark.parametrize(("layout", "how", "phase", "rank"), FAULTS, ids=name)
 def test_a_run_survives_a_fault_of_a_partner(pair, tmp_path, layout, how, phase, rank):
-    settings = {"batch_size": 10, "model": work.Net}
+    settings = {"batch_size": 10, "model": WithTables if isinstance(layout, Replicated) else work.Net}
     expected = merged(pair.gang(resumable(tmp_path / "undisturbed", "AdamW", layout, **settings), HELD, HELD_COLUMNS))
     fault = Fault(how, rank, STEPS if phase == "validation" else STEPS + 3, str(tmp_path / "mark"), phase)
     training = resumable(tmp_path / "run", "AdamW", layout, callbacks=(fault,), **settings)

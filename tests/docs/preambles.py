@@ -289,6 +289,16 @@ def tabular(execute, folder, spark):
     assert len(names["search"].getEstimatorParamMaps()) == 4
 
 
+def embeddings(execute, folder, spark):
+    shortened(folder, 8000, "adult.data")
+    names = "age workclass fnlwgt education years marital occupation relationship race sex gain loss hours country Y"
+    rows = spark.read.csv(str(folder / "data/adult.data"), header=True, ignoreLeadingWhiteSpace=True)
+    rows = rows.toDF(*names.split())
+    rows = rows.withColumn("label", rows["Y"].startswith(">50K").cast("int"))
+    names = execute({"spark": spark, "train": rows, "test": rows.limit(1000)})
+    assert names["model"].evaluate(names["test"]).auc > 0.8
+
+
 def text(execute, folder, spark):
     plays = real("tinyshakespeare.txt").read_text(encoding="utf-8")
     (folder / "data").mkdir()
@@ -332,7 +342,7 @@ PREAMBLES = {
 } | {
     f"docs/{function.__name__}.md": function
     for function in (
-        *(ensembles, gpu, images, layouts, migration, pipeline, quickstart, recovery),
+        *(embeddings, ensembles, gpu, images, layouts, migration, pipeline, quickstart, recovery),
         *(rounds, scoring, search, security, sizing, strategies, tabular, text, trackers, train, tuning),
     )
 }

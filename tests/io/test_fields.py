@@ -40,7 +40,7 @@ OWN = """
     Event Exact Failure FeatureHasher FeaturePipeline FeatureStage Fingerprint FinishedReduce FitResult FitSpec
     FittedMembers Folder GangFits Gpus ImputerModel IndependentTask IndexToString InitialPrediction InitialWeights
     InspectShard
-    LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining LossMetrics Manifest MapTask MaskedFactory
+    LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining LookUp LossMetrics Manifest MapTask MaskedFactory
     Member member.Plan MemberResult MemberStore MemberWork MetaFeatureAssembler MinMaxScalerModel MLflowDestination
     ModelMemory
     MultilabelMetrics Normalizer OneExchange OneHotEncoderModel OutputColumns Outputs PackedData PackTask PartFolder

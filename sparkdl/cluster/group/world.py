@@ -174,12 +174,13 @@ class Group:
             collective = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
             self._start(collective, summed, tensor, wait=True)
 
-    def all_to_all_rows(self, parts: Sequence[Tensor]) -> list[Tensor]:
+    def all_to_all_rows(self, parts: Sequence[Tensor], rows: Sequence[int] = ()) -> list[Tensor]:
         """Send the rows of ``parts[i]`` to rank ``i``; return the rows that each rank sent to this one.
 
         Args:
             parts: one tensor ``[rows, ...]`` for each rank. The numbers of rows may differ, and may be 0; dtype and row
                 shape are the same on all workers, which nothing checks.
+            rows: the numbers of rows that come from each rank, if all workers know theirs; else another exchange asks.
 
         Returns:
             ``size`` tensors in the order of their senders, on the device of ``parts``.
@@ -190,19 +191,19 @@ class Group:
         # Gloo sends from the host. Each tensor is copied once, though all ranks may get the same one.
         copies = {id(part): (part.cpu() if by_messages else part.cuda()).contiguous() for part in parts}
         staged = [copies[id(part)] for part in parts]
-        counts = torch.tensor([len(part) for part in staged], device=staged[0].device)
-        incoming = torch.empty_like(counts)
-        self.all_to_all_into(incoming, counts)
-        rows: list[int] = incoming.tolist()
+        if not rows:
+            counts = torch.tensor([len(part) for part in staged], device=staged[0].device)
+            self.all_to_all_into(incoming := torch.empty_like(counts), counts)
+            rows = incoming.tolist()
         received = staged[0].new_empty((sum(rows), *staged[0].shape[1:]))
         if by_messages:
-            self._trade(staged, torch.split(received, rows), wait=True)
+            self._trade(staged, torch.split(received, [*rows]), wait=True)
         else:
             with reaching_peers():
-                options: dict[str, Any] = {"output_split_sizes": rows, "input_split_sizes": [*map(len, staged)]}
+                options: dict[str, Any] = {"output_split_sizes": [*rows], "input_split_sizes": [*map(len, staged)]}
                 options |= {"group": self.handle, "async_op": True}
                 _result(dist.all_to_all_single(received, torch.cat(staged), **options), wait=True)
-        return [*torch.split(received.to(parts[0].device), rows)]
+        return [*torch.split(received.to(parts[0].device), [*rows])]
 
     def _sends_directly(self, tensor: Tensor) -> bool:
         """Whether workers send each other messages: gloo's own collectives wait with a message for a message."""

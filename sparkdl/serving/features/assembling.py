@@ -1,20 +1,17 @@
-"""One vector of many columns: VectorAssembler and FeatureHasher. Spark hashes strings by MurmurHash3 x86, 32 bits."""
+"""One vector of many columns: VectorAssembler and FeatureHasher."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from sparkdl.data.murmur3 import bucket
 from sparkdl.errors import InvalidInput
 from sparkdl.serving.features.column import Array, Column, texts
 from sparkdl.serving.features.saved_stage import SavedStage
 from sparkdl.serving.features.stage import Columns, FeatureStage
-
-_MASK = 0xFFFFFFFF
-_SEED = 42
 
 
 @dataclass(frozen=True)
@@ -68,24 +65,3 @@ class FeatureHasher(FeatureStage):
             places = [bucket(f"{name}={text}", self.width) for text in texts(distinct)]
             hashed[present, np.array(places, dtype=np.intp)[codes]] += 1.0
         return {self.outputs[0]: Column.full(hashed)}
-
-
-def _mix(k: int) -> int:
-    k = (k * 0xCC9E2D51) & _MASK
-    return ((k << 15 | k >> 17) * 0x1B873593) & _MASK
-
-
-@lru_cache(maxsize=1 << 16)
-def bucket(text: str, buckets: int) -> int:
-    """The bucket of a text's UTF-8 bytes, from 0: the signed hash modulo the number of buckets."""
-    data = text.encode()
-    aligned = len(data) & ~3
-    h = _SEED
-    for start in range(0, aligned, 4):
-        h ^= _mix(int.from_bytes(data[start : start + 4], "little"))
-        h = ((h << 13 | h >> 19) * 5 + 0xE6546B64) & _MASK
-    h ^= _mix(int.from_bytes(data[aligned:], "little")) ^ len(data)
-    h = ((h ^ h >> 16) * 0x85EBCA6B) & _MASK
-    h = ((h ^ h >> 13) * 0xC2B2AE35) & _MASK
-    h ^= h >> 16
-    return (h - (1 << 32) if h >> 31 else h) % buckets

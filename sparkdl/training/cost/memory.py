@@ -30,6 +30,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.shards.units import units_of
+from sparkdl.training.layouts.table import tables_of
 from sparkdl.training.objective.objective import Objective
 
 _COPIES = 4  # of a unit
@@ -148,10 +149,15 @@ def explaining_memory(objective: Objective, layout: Layout, world: World, *, sav
         gc.collect()
         units = getattr(layout, "units", None)
         try:
-            memory = ModelMemory.of(objective, objective.build(parameters=False), units, saves=saves)
+            module = objective.build(parameters=False)
+            memory = ModelMemory.of(objective, module, units, saves=saves)
         except Exception:
             logger.warning("the memory that the model needs cannot be computed", exc_info=True)
             raise error from None
+        if tables_of(module):
+            raise InvalidInput(
+                "a worker ran out of memory; raise numWorkers, since tables lie on all workers."
+            ) from error
         raise InvalidInput(_advice(memory, layout, world.size, free)) from error
 
 

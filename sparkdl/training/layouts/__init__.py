@@ -8,7 +8,7 @@ strategy sees plain tensors, the parameters or this worker's slices of them: it 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -89,6 +89,7 @@ class Replica(Protocol):
         has_all_modules: whether the module has all modules of the model; else each worker returns its own buffers.
         slices: this worker's slices of parameters, by name, and by index in ``parameters`` for strategies that keep
             tensors by index; empty for whole tensors.
+        divided: names of parameters of which each worker of ``workers.replicas`` holds other rows.
         bytes_per_step: bytes that this worker sends per step for the layout; the strategy counts its own bytes.
         module: the module; its parameters are whole tensors or this worker's slices.
         parameters: the trained parameters, plain tensors: whole ones, or this worker's slices.
@@ -106,6 +107,7 @@ class Replica(Protocol):
     splits_batches: bool = False
     has_all_modules: bool = True
     slices: Mapping[str | int, Slice] = MappingProxyType({})
+    divided: Collection[str] = ()
     bytes_per_step: int = 0
     module: nn.Module
     parameters: Sequence[nn.Parameter]
@@ -116,7 +118,8 @@ class Replica(Protocol):
     @property
     def tensors(self) -> Sequence[Tensor]:
         """What ``equalise`` copies from the first replica: by default the module's parameters and buffers."""
-        return [value.detach() for value in (*self.module.parameters(), *self.module.buffers())]
+        parameters = [value for name, value in self.module.named_parameters() if name not in self.divided]
+        return [value.detach() for value in (*parameters, *self.module.buffers())]
 
     def schedule(self, steps: int, epochs: int) -> None:
         """Open the scheduler of a run of ``epochs`` with so many ``steps`` each; the loop calls it once."""

@@ -23,6 +23,7 @@ class Feed:
 
     Attributes:
         micro_batches: micro-batches of a step.
+        seed: of the run.
         saved: reads the ``layout_state`` of the replica in the newest checkpoint.
     """
 
@@ -35,7 +36,7 @@ class Feed:
         sample: Callable[[], Batch] | None = None,
         saved: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self.micro_batches = micro_batches
+        self.micro_batches, self.seed = micro_batches, plan.seed
         self._sample, self.saved = sample, saved
         self._plan, self._validated = plan, validated
         self._spare: Batch | None = None

@@ -19,6 +19,8 @@ from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.layouts import GradientSink, Replica, Workers, arithmetic
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.optimizer_state import differences, load_by_name, state_by_name
+from sparkdl.training.layouts.table import tables_of
+from sparkdl.training.layouts.table_rows import TableRows
 from sparkdl.training.objective.loss import forward, kept_buffers, shapes, trained
 from sparkdl.training.objective.objective import Objective
 
@@ -38,6 +40,10 @@ class ModuleReplica(Replica):
         workers: the groups of workers.
         device: the device of the passes; default: the device of the parameters.
         feed: gives the spare row of a replica in lockstep; other replicas need none.
+        tables: the rows of the module's tables, if it has any; with several workers the replica is in lockstep.
+
+    Raises:
+        InvalidInput: the module has tables that nobody trains.
     """
 
     overlaps = True  # whether the sink gets each gradient as soon as it is final
@@ -50,8 +56,11 @@ class ModuleReplica(Replica):
         feed: Feed | None = None,
         *,
         device: torch.device | None = None,
+        tables: TableRows | None = None,
     ) -> None:
-        self.module, self.workers, self._feed = module.train(), workers, feed
+        if tables is None and tables_of(module):
+            raise InvalidInput("the model has a Table, which only gangs with layout=Replicated() train.")
+        self.module, self.workers, self._feed, self._tables = module.train(), workers, feed, tables
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
         self._names = [name for name, _ in named]
@@ -69,6 +78,13 @@ class ModuleReplica(Replica):
         self._sink: GradientSink | None = None
         self._receiver: GradientSink | None = None  # the sink, during a backward pass with communication
         self._hooked = False
+        self._step_share = 0.0  # this worker's share of the step's rows
+        # Tables follow the schedule of the group with the largest rate.
+        rates = [float(group.get("lr", 0.0)) for group in self.optimizer.param_groups]
+        self._leading, self._rate = max(enumerate(rates), key=lambda pair: pair[1])
+        if tables is not None:
+            self.lockstep, self.divided = tables.group.size > 1, frozenset(map(str, tables.slices))
+            self.hold(tables.slices)
 
     @property
     def sink(self) -> GradientSink | None:
@@ -90,7 +106,7 @@ class ModuleReplica(Replica):
 
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
         """Run forward and backward on one batch; return the local mean loss."""
-        self.output, self._receiver = None, self._sink if last else None
+        self.output, self._receiver, self._step_share = None, self._sink if last else None, batch.weight_fraction
         if self._receiver is not None:
             self._receiver.begin(batch.weight_fraction)
         loss = self._pass(batch) if batch.weight else self._no_pass()
@@ -148,12 +164,18 @@ class ModuleReplica(Replica):
             self._scaler.unscale(self.optimizer, self.parameters)
         if adjust is not None:
             adjust(self.parameters)
+        if self._tables is not None:
+            self._tables.collect(self._step_share)
         if self._objective.max_grad_norm is not None:
             self._clip(self._objective.max_grad_norm)
         if self._scaler is None:
             (step or self.optimizer.step)()
         else:
             self._scaler.step_and_update(self.optimizer, step)
+        if self._tables is not None:
+            rate = self.optimizer.param_groups[self._leading].get("lr", 0.0)
+            self._tables.step(float(rate) / self._rate if self._rate else 1.0)
+            self.bytes_per_step, self._tables.sent.count = self._tables.sent.count, 0
         if self.scheduler is not None and not self._by_epoch:
             self.scheduler.step()
         for parameter in self.parameters:  # the optimizer may have only some of them
@@ -171,13 +193,16 @@ class ModuleReplica(Replica):
         if any(parameter.grad is not None for parameter in self.parameters):
             raise InvalidInput("a parameter has an unused gradient; request the state between two steps.")
         module, named = self.module.state_dict(), dict(self.module.named_parameters(remove_duplicate=False))
+        rows = self._tables
+        tables = ({}, {}) if rows is None else ({"tables": rows.kinds}, {"tables": rows.state_dict()})
         return {
             "shared": {
                 "parameters": {name: value for name, value in module.items() if name in named},
                 "optimizer": state_by_name(self.optimizer, dict(self.module.named_parameters())),
                 "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
                 "scaler": {} if self._scaler is None else self._scaler.state_dict(),
-                "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)},
+                "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)} | tables[0],
+                **tables[1],
             },
             "local": {
                 "buffers": {name: value for name, value in module.items() if name not in named},
@@ -200,6 +225,8 @@ class ModuleReplica(Replica):
             self.scheduler.load_state_dict(shared["scheduler"])
         if self._scaler is not None:
             self._scaler.load_state_dict(shared["scaler"])
+        if self._tables is not None:
+            self._tables.load_state_dict(shared.get("tables", {}), shared["kinds"].get("tables", {}))
 
     def _check_fit(self, state: dict[str, Any]) -> None:
         # torch would load some mismatches silently.
@@ -238,22 +265,27 @@ class ModuleReplica(Replica):
             (name, one.grad) for name, one in zip(self._names, self.parameters, strict=True) if one.grad is not None
         ]
         copies = [self.copies.get(name, 1 if name in self.slices else self.slice_group.size) for name, _ in pairs]
-        arithmetic.clip([gradient for _, gradient in pairs], max_norm, self.slice_group, copies)
+        gradients, group = [gradient for _, gradient in pairs], self.slice_group
+        if self._tables is not None:
+            rows = [values for _, values in self._tables.gradients.values()]
+            gradients, group = [*gradients, *rows], self._tables.group
+            copies = [group.size] * len(pairs) + [1] * len(rows)
+        arithmetic.clip(gradients, max_norm, group, copies)
 
     def _no_pass(self) -> Tensor:
-        if self.lockstep:
-            self._spare_pass()
-        elif self.needs_rows:
+        if self.needs_rows:
             raise InvalidInput(
                 "this worker has no row of positive weight in a step, and the others wait for its statistics in "
                 "SyncBatchNorm. Partition the rows evenly, raise batchSize, or set dropLast=True."
             )
+        if self.lockstep:
+            self._spare_pass()
         return self.parameters[0].new_zeros(())
 
     def _spare_pass(self) -> None:
         """Take part in the exchanges of a pass; buffers stay, and gradients that are not of slices."""
         gradients, receiver = [parameter.grad for parameter in self.parameters], self._receiver
-        self._receiver = None
+        self._receiver, look_ups = None, [] if self._tables is None else [*self._tables.look_ups]
         for parameter in self.parameters:
             parameter.grad = None  # torch adds in place
         with kept_buffers(self.module):
@@ -264,6 +296,8 @@ class ModuleReplica(Replica):
             elif before is not None:  # the pass may sum the gradients of the other workers' rows
                 parameter.grad += before
         self.output, self._receiver = None, receiver
+        if self._tables is not None:
+            self._tables.look_ups = look_ups
 
     def _spare_row(self) -> Batch:
         if self._feed is None:

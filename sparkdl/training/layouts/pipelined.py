@@ -39,6 +39,7 @@ from sparkdl.training.layouts.slice_checks import check_settings, keeps_statisti
 from sparkdl.training.layouts.stages.cut_model import children, is_sequence, stages_of
 from sparkdl.training.layouts.stages.cuts import best_cuts, layer_seconds
 from sparkdl.training.layouts.stages.schedule import SCHEDULES, StageSchedule
+from sparkdl.training.layouts.table_rows import check_no_tables
 from sparkdl.training.objective.objective import Objective
 
 
@@ -94,6 +95,7 @@ class Pipelined(CheckedFields, Layout):
     def check_module(self, objective: Objective, module: nn.Module) -> None:
         """Raise InvalidInput as ``check`` does, except for ``init``."""
         check_settings(self, objective)
+        check_no_tables(self, module)
         if self.chunks > 1 and objective.micro_batches > self.stages and objective.micro_batches % self.stages:
             raise InvalidInput(
                 f"microBatches is {objective.micro_batches}, and schedule is 'interleaved' on {self.stages} stages; "

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,9 +50,16 @@ def _weighted(words: Tensor) -> Tensor:
     return (words >> 32).add_(words).mul_(odd).sum()
 
 
-def describe(module: nn.Module, optimizer: torch.optim.Optimizer | None, *, buffers: bool = False) -> dict[str, Any]:
+def describe(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    *,
+    buffers: bool = False,
+    without: Collection[str] = (),
+) -> dict[str, Any]:
     """Shape, dtype, use and hash of each tensor, the modules' modes, and ``param_groups``, by name."""
     tensors = dict(module.named_parameters()) | (dict(module.named_buffers()) if buffers else {})
+    tensors = {name: value for name, value in tensors.items() if name not in without}
     hashes = torch.stack([hash_of(value) for value in tensors.values()]).tolist()
     described: dict[str, Any] = {
         name: (tuple(value.shape), value.dtype, value.requires_grad, hashed)
@@ -95,7 +102,8 @@ class ReplicaCheck:
         group = self.replica.workers.replicas
         if group.size == 1:
             return False
-        description = describe(self.replica.module, self.replica.optimizer if self.optimizers else None)
+        optimizer = self.replica.optimizer if self.optimizers else None
+        description = describe(self.replica.module, optimizer, without=self.replica.divided)
         digest = int.from_bytes(hashlib.sha256(repr(description).encode()).digest()[:8], "little", signed=True)
         mine = torch.tensor([digest], device=self.world.device if group.nccl else "cpu")
         digests = mine.new_empty(group.size)

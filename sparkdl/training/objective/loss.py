@@ -90,6 +90,8 @@ def forward(module: nn.Module, columns: Iterable[Input]) -> Any:
     inputs = arguments(columns)
     try:
         return module(*inputs)
+    except InvalidInput:
+        raise
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         if _compiler_failed(module, error):
             return forward(module, columns)

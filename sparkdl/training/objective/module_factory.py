@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -21,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from sparkdl.errors import InvalidInput
 
 ModelFactory = Callable[[], nn.Module]
+_HAS_VALUES: ContextVar[bool] = ContextVar("has values", default=True)
 
 logger = logging.getLogger(__name__)
 
@@ -72,13 +74,20 @@ def without_parameters() -> Iterator[list[weakref.ref[nn.Parameter]]]:
         return known[id(parameter)][1]
 
     handle = register_module_parameter_registration_hook(register)  # type: ignore[arg-type]
+    token = _HAS_VALUES.set(False)
     try:
         with warnings.catch_warnings():
             # A factory may load a file: that changes nothing here.
             warnings.filterwarnings("ignore", message=".*copying from a non-meta parameter")
             yield originals
     finally:
+        _HAS_VALUES.reset(token)
         handle.remove()
+
+
+def has_values() -> bool:
+    """Whether parameters that are made now keep their values."""
+    return _HAS_VALUES.get()
 
 
 def _on_device_meta(value: object) -> bool:

@@ -1,0 +1,228 @@
+"""Embedding tables that may be larger than a worker's memory: their rows lie on all workers of a gang.
+
+Worker ``r`` of ``n`` holds the rows ``r, r + n, r + 2 n, ...`` of a table ``W [V, d]``. Ids of ``StringIndexer`` fall
+by frequency, so that every worker has as many frequent ones. A worker asks for each id of a batch once. After the
+backward pass, the worker that holds row ``v`` takes one step of the table's optimizer on
+
+    g_v = sum_i p_i [grad L_i]_v        p_i is worker i's share of the step's rows,
+
+so that a step is that of one process with the whole table. Rows begin with numbers that depend on seed, row and column
+alone: any number of workers starts alike, and none of them makes the whole table. In one process a table is whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import Count, Natural, Positive, checked
+from sparkdl.training.layouts.row_adagrad import RowAdagrad
+from sparkdl.training.objective.module_factory import has_values
+
+_CHUNK = 1 << 16  # rows that are made at a time
+_MODES = (None, "sum", "mean")
+_HELD: ContextVar[tuple[int, int] | None] = ContextVar("held rows", default=None)
+
+
+class RowSource(Protocol):
+    """Where a table's rows come from in a gang."""
+
+    def look_up(self, table: Table, ids: Tensor) -> Tensor:
+        """The rows of distinct, ascending ids, ``[ids, d]``; a collective of all workers."""
+
+
+class Table(nn.Module):
+    """An embedding table, as ``nn.Embedding``, or with a ``mode`` as ``nn.EmbeddingBag``.
+
+    A gang trains its rows with an optimizer of their own, whose learning rate the schedule of the model's optimizer
+    scales. The rows are no parameters that the model's optimizer trains, and callbacks such as ``EMA`` leave them out.
+
+    Args:
+        num_embeddings: rows ``V``; ids are integers from 0 to ``V - 1``.
+        embedding_dim: numbers ``d`` of a row.
+        padding_idx: an id whose row starts with zeros and is not trained; with a ``mode``, it counts nothing.
+        mode: None looks up a row for each id; ``"sum"`` or ``"mean"`` joins the rows of each bag of ids.
+        optimizer: a class or a factory for sparse gradients: ``RowAdagrad``, or ``SGD`` without momentum, ``Adagrad``
+            or ``SparseAdam`` of torch. It is called with a list of one weight.
+        init: half the width of the uniform distribution of the initial numbers, or a function of ids ``[k]`` that
+            returns their rows ``[k, d]``, for example of a pretrained file.
+
+    Attributes:
+        weight: the rows that this worker holds; all rows in one process.
+        held: their ids.
+
+    Raises:
+        InvalidInput: an argument has another type or range.
+    """
+
+    weight: nn.Parameter
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        *,
+        mode: str | None = None,
+        optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] = RowAdagrad,
+        init: float | Callable[[Tensor], Tensor] = 0.01,
+    ) -> None:
+        super().__init__()
+        self.num_embeddings: int = checked(num_embeddings, Count, "Table.num_embeddings")
+        self.embedding_dim: int = checked(embedding_dim, Count, "Table.embedding_dim")
+        self.padding_idx: int | None = checked(padding_idx, Natural | None, "Table.padding_idx")
+        if padding_idx is not None and padding_idx >= num_embeddings:
+            raise InvalidInput(f"Table.padding_idx is {padding_idx}; expected an id below {num_embeddings}.")
+        if mode not in _MODES:
+            raise InvalidInput(f"Table.mode is {mode!r}; expected None, 'sum' or 'mean'.")
+        self.mode, self.optimizer = mode, optimizer
+        self.init = init if callable(init) else checked(init, Positive, "Table.init")
+        self.filled = False  # whether the rows have values
+        self._source: RowSource | None = None
+        rank, size = _HELD.get() or (0, 1)
+        self.held = range(rank, num_embeddings, size)
+        device = None if has_values() else "meta"
+        rows = torch.full((len(self.held), embedding_dim), math.nan, device=device)  # until they have values
+        self.weight = nn.Parameter(rows, requires_grad=False)
+        if device is None:
+            self.reset_parameters()
+
+    def forward(self, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
+        """The rows of ids.
+
+        Args:
+            ids: integers of any shape ``[...]``; with a ``mode``, bags of equal size ``[bags, ids]``, or all ids of all
+                bags ``[total]``.
+            offsets: the first place of each bag ``[bags]``, for ids ``[total]``.
+
+        Returns:
+            ``[..., d]``, or with a ``mode`` ``[bags, d]``.
+
+        Raises:
+            InvalidInput: an id is no row of the table; or ``offsets`` do not fit ``mode`` and ids.
+        """
+        if (offsets is not None) != (self.mode is not None and ids.dim() == 1):
+            raise InvalidInput(
+                f"Table has mode={self.mode!r}, and forward() gets ids {list(ids.shape)} "
+                f"{'without' if offsets is None else 'with'} offsets; expected offsets with a mode and ids [total]."
+            )
+        if self._source is None:
+            if len(self.held) != self.num_embeddings and _HELD.get() is None:
+                raise InvalidInput(
+                    "a Table of a gang's worker, which has some of the rows, was copied, or no module has it; expected "
+                    "that forward() calls a table of the model's modules."
+                )
+            try:
+                return self._embedded(ids, self.weight, offsets, self.padding_idx)
+            except (IndexError, RuntimeError):
+                self._check(ids, torch.unique(ids))
+                raise
+        if ids.dtype not in (torch.int32, torch.int64):
+            raise InvalidInput(f"a Table got ids of {ids.dtype}; expected torch.int64, as ids.long() has.")
+        distinct, places = torch.unique(ids.long(), return_inverse=True)
+        self._check(ids, distinct)
+        rows, padding = self._source.look_up(self, distinct), None
+        if self.padding_idx is not None and len(places_of_padding := (distinct == self.padding_idx).nonzero()):
+            padding = int(places_of_padding)
+        if not len(distinct):
+            rows = rows.new_zeros(1, self.embedding_dim)  # a bag of no ids
+        return self._embedded(places, rows, offsets, padding)
+
+    def reset_parameters(self) -> None:
+        """Begin with new numbers, of a seed that torch draws; the layout of a gang does so with the run's seed."""
+        if _HELD.get() is None:
+            self.fill(int(torch.randint(1 << 62, ())))
+
+    @torch.no_grad()
+    def fill(self, seed: int) -> None:
+        """Begin with the numbers of a seed."""
+        for first in range(0, len(self.held), _CHUNK):
+            ids = torch.tensor(self.held[first : first + _CHUNK], dtype=torch.int64, device="cpu")
+            rows = self.init(ids) if callable(self.init) else hashed_rows(seed, ids, self.embedding_dim, self.init)
+            if rows.shape != (len(ids), self.embedding_dim):
+                raise InvalidInput(
+                    f"Table.init returned {list(rows.shape)} for {len(ids)} ids; expected [{len(ids)}, "
+                    f"{self.embedding_dim}]."
+                )
+            self.weight[first : first + _CHUNK] = rows
+        if self.padding_idx is not None and self.padding_idx in self.held:
+            self.weight[self.held.index(self.padding_idx)] = 0.0
+        self.filled = True
+
+    def hold(self, rank: int, size: int, source: RowSource) -> None:
+        """Keep the rows of one of ``size`` workers, and look all others up in ``source``."""
+        held = range(rank, self.num_embeddings, size)
+        if held != self.held:  # a whole table
+            self.weight.data = self.weight.data[held.start :: held.step].clone()
+        self.weight.requires_grad_(False)
+        self.held, self._source = held, source
+
+    def extra_repr(self) -> str:
+        """Rows, numbers of a row, and mode."""
+        mode = "" if self.mode is None else f", mode={self.mode!r}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{mode}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy is no part of a gang.
+        return {**self.__dict__, "_source": None}
+
+    def _embedded(self, ids: Tensor, rows: Tensor, offsets: Tensor | None, padding: int | None) -> Tensor:
+        if self.mode is None:
+            return F.embedding(ids, rows, padding)
+        return F.embedding_bag(ids, rows, offsets, mode=self.mode, padding_idx=padding)
+
+    def _check(self, ids: Tensor, distinct: Tensor) -> None:
+        if len(distinct) and not (int(distinct[0]) >= 0 and int(distinct[-1]) < self.num_embeddings):
+            wrong = int(distinct[0]) if distinct[0] < 0 else int(distinct[-1])
+            place = (ids == wrong).nonzero()[0].tolist()
+            raise InvalidInput(
+                f"a Table has {self.num_embeddings} rows, and the ids {list(ids.shape)} have {wrong} at {place}; "
+                f"expected ids from 0 to {self.num_embeddings - 1}."
+            )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        weight = state_dict.get(f"{prefix}weight")
+        if isinstance(weight, Tensor) and len(weight) == self.num_embeddings != len(self.held):
+            state_dict = {**state_dict, f"{prefix}weight": weight[self.held.start :: self.held.step]}
+        super()._load_from_state_dict(state_dict, prefix, *others)
+        self.filled = self.filled or weight is not None
+
+
+@contextmanager
+def held_rows(rank: int, size: int) -> Iterator[None]:
+    """In the block, a new table has the rows of one of ``size`` workers, without values."""
+    token = _HELD.set((rank, size))
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+
+
+def tables_of(module: nn.Module) -> dict[str, Table]:
+    """The tables of a module by name; one that several modules share has the first of its names."""
+    return {name: part for name, part in module.named_modules() if isinstance(part, Table)}
+
+
+def hashed_rows(seed: int, ids: Tensor, columns: int, half_width: float) -> Tensor:
+    """Numbers ``[ids, columns]`` of a uniform distribution, each a hash of seed, id and column."""
+    step = np.uint64(0x9E3779B97F4A7C15)
+    row = _mixed(ids.numpy().astype(np.uint64) * step + np.uint64(seed % (1 << 64)))
+    mixed = _mixed(row[:, None] + np.arange(1, columns + 1, dtype=np.uint64) * step)
+    unit = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return torch.from_numpy((2 * unit - 1) * half_width)
+
+
+def _mixed(x: Any) -> Any:
+    """The finalizer of G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, 2014."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

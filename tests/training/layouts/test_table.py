@@ -1,0 +1,389 @@
+"""Tables whose rows lie on all workers train as sparse embeddings in a single process do."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparkdl.cluster.group.world import World
+from sparkdl.cluster.inline import InlineCluster
+from sparkdl.data.sampler import Plan
+from sparkdl.data.shard import Shard
+from sparkdl.errors import InvalidInput, WorkerFailed
+from sparkdl.io.merged_weights import merge_weights
+from sparkdl.io.weights import read_state
+from sparkdl.training.layouts.feed import Feed
+from sparkdl.training.layouts.pipelined import Pipelined
+from sparkdl.training.layouts.replicated import Replicated
+from sparkdl.training.layouts.row_adagrad import RowAdagrad
+from sparkdl.training.layouts.sharded import Sharded
+from sparkdl.training.layouts.table import Table
+from sparkdl.training.objective.module_factory import new_module
+from sparkdl.training.objective.objective import Objective
+from sparkdl.training.strategies.gossip import Gossip
+from sparkdl.training.strategies.local_sgd import LocalSGD
+from tests.contracts import work
+from tests.contracts.layout_contract import HELD, HELD_COLUMNS, Fails, assert_close, resumable, resume
+from tests.contracts.strategy_contract import ROWS, SCHEMA, SLOW, Case, numbers, together
+from tests.results import merged
+
+OPTIMIZERS = {
+    "RowAdagrad": partial(RowAdagrad, lr=0.05),
+    "SGD": partial(torch.optim.SGD, lr=0.05),
+    "Adagrad": partial(torch.optim.Adagrad, lr=0.05),
+    "SparseAdam": partial(torch.optim.SparseAdam, lr=0.01),
+}
+SIZE, WIDTH = 40, 2
+
+
+class Looking(nn.Module):
+    """Two look-ups in one table, of which 0 is padding, a bag of ids, and dense layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = work.Net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids = (8 * x).long().abs().clamp(max=SIZE - 2)
+        bag = self.bag(ids.flatten(), torch.arange(0, ids.numel(), ids.shape[1]))
+        rows = self.numbers(ids).sum(1) + self.numbers(ids[:, 0] + 1)
+        output: Tensor = (rows * bag).sum(-1) + self.dense(x)
+        return output
+
+
+class WithTables(Looking):
+    def __init__(self, optimizer: Callable[..., Any] = RowAdagrad) -> None:
+        super().__init__()
+        self.numbers = Table(SIZE, WIDTH, padding_idx=0, optimizer=optimizer, init=1.0)
+        self.bag = Table(SIZE, WIDTH, mode="sum", optimizer=optimizer, init=1.0)
+
+
+class WithEmbeddings(Looking):
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.numbers = nn.Embedding(SIZE, WIDTH, padding_idx=0, sparse=True)
+        self.bag = nn.EmbeddingBag(SIZE, WIDTH, mode="sum", sparse=True)
+        self.double().load_state_dict(weights)
+
+
+@dataclass(frozen=True)
+class Initial:
+    """The weights of a placed replica: this worker's rows of tables, and its dense weights."""
+
+    case: Case
+
+    def __call__(self, world: World, shard: Shard | None) -> tuple[dict[str, Tensor], dict[str, range]]:
+        replica = Replicated().place(self.case.training().objective, world, Feed(Plan((1,) * world.size, 1, seed=5)))
+        held = {name: part.held for name, part in replica.module.named_modules() if isinstance(part, Table)}
+        return {name: value.detach() for name, value in replica.module.state_dict().items()}, held
+
+
+def initial(case: Case) -> dict[str, Tensor]:
+    """The initial weights of a run of the seed 5, in one process."""
+    return InlineCluster().gang(Initial(case))[0][0]
+
+
+def single_process(case: Case, data: dict[str, np.ndarray], steps: list[np.ndarray]) -> dict[str, Tensor]:
+    """The weights after these steps, with sparse embeddings in place of tables, by torch alone."""
+    module = WithEmbeddings(initial(case))
+    assert isinstance(case.model, partial)
+    factories = [(module.dense, case.optimizer), *((part, case.model.args[0]) for part in (module.numbers, module.bag))]
+    optimizers = [factory([*part.parameters()]) for part, factory in factories]
+    scheduler = None if case.scheduler is None else case.scheduler(optimizers[0])
+    rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    for rows in steps:
+        weights = torch.from_numpy(data["weight"][rows]) if case.weight else torch.ones(len(rows))
+        errors = (module(torch.from_numpy(data["x"][rows])) - torch.from_numpy(data["y"][rows])).square()
+        ((weights * errors).sum() / weights.sum()).backward()
+        gradients = [value.grad for value in module.parameters() if value.grad is not None]
+        if case.max_grad_norm is not None:
+            values = [one.coalesce().values() if one.is_sparse else one for one in gradients]
+            factor = (case.max_grad_norm / (nn.utils.get_total_norm(values) + 1e-6)).clamp(max=1.0)
+            for one in gradients:
+                one.mul_(factor)
+        for optimizer, rate in zip(optimizers, rates, strict=True):
+            optimizer.param_groups[0]["lr"] = rate * optimizers[0].param_groups[0]["lr"] / rates[0]
+            optimizer.step()
+            optimizer.zero_grad()
+        if scheduler is not None:
+            scheduler.step()
+    return {name: value.detach() for name, value in module.state_dict().items()}
+
+
+HALVING = partial(torch.optim.lr_scheduler.StepLR, step_size=5, gamma=0.5)
+CASES = {name: Case(partial(WithTables, one), batch_size=7) for name, one in OPTIMIZERS.items()}
+CASES |= {
+    "less than a row each": replace(CASES["SparseAdam"], optimizer=SLOW, batch_size=1, epochs=1),
+    "two pieces, clipping, weights": replace(
+        *(CASES["Adagrad"],), accumulate=2, max_grad_norm=0.3, batch_size=10, weight="weight"
+    ),
+    "schedule": replace(CASES["RowAdagrad"], scheduler=HALVING),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tables_train_as_sparse_embeddings_do(pair, name):
+    case, data = CASES[name], numbers()
+    workers = pair.gang(work.Fit(case.training()), data, case.columns())
+    assert_close(merged_fit(workers), single_process(case, data, together(workers)))
+    held = [len(worker["parameters"]["numbers.weight"]) for worker in workers]
+    assert held == [SIZE // 2] * 2
+
+
+def merged_fit(workers: list[dict[str, Any]]) -> dict[str, Tensor]:
+    return read_state(merge_weights([worker["weights"] for worker in workers]))
+
+
+@pytest.mark.parametrize("shares", [(14, 33), (0, 47)], ids=["uneven", "a worker without rows"])
+def test_tables_train_on_uneven_shards(pair, shares):
+    case, data = replace(CASES["SparseAdam"], batch_size=9), numbers()
+    parts = [slice(0, shares[0]), slice(shares[0], ROWS)]
+    shards = [pa.table({name: list(values[part]) for name, values in data.items()}, schema=SCHEMA) for part in parts]
+    workers = pair.gang(work.Fit(case.training()), shards, case.columns())
+    assert_close(merged_fit(workers), single_process(case, data, together(workers)))
+
+
+def test_initial_rows_are_equal_on_any_number_of_workers(pair, four):
+    case = CASES["SGD"]
+    whole = initial(case)
+    for cluster in (pair, four):
+        for weights, held in cluster.gang(Initial(case)):
+            for name, ids in held.items():
+                assert torch.equal(weights[f"{name}.weight"], whole[f"{name}.weight"][[*ids]])
+    assert not whole["numbers.weight"][0].any()
+    assert whole["numbers.weight"][1:].abs().max() <= 1
+    assert not torch.equal(whole["numbers.weight"][1:], whole["bag.weight"][1:])
+
+
+@pytest.mark.parametrize("strategy", [LocalSGD(every=1), LocalSGD(every=3), Gossip(every=2)], ids=repr)
+def test_rows_are_synchronous_under_strategies_whose_replicas_differ(pair, strategy):
+    case, data = replace(CASES["Adagrad"], batch_size=8, epochs=2), numbers()
+    workers = pair.gang(case.training(strategy), data, case.columns())
+    weights = merged(workers)
+    if strategy == LocalSGD(every=1):
+        assert_close(weights, merged(pair.gang(case.training(), data, case.columns())))
+    assert all(value.isfinite().all() for value in weights.values())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_run_resumes_with_other_workers_and_within_an_epoch(pair, tmp_path, optimizer):
+    model = partial(WithTables, OPTIMIZERS[optimizer])
+    settings = {"batch_size": 10, "model": model}
+    expected = resume(pair, resumable(tmp_path / "undisturbed", "AdamW", Replicated(), **settings))
+    with pytest.raises(WorkerFailed, match="on purpose"):
+        resume(pair, resumable(tmp_path / "run", "AdamW", Replicated(), callbacks=(Fails(8),), **settings))
+    assert_close(resume(pair, resumable(tmp_path / "run", "AdamW", Replicated(), **settings)), expected, 0)
+    alone = InlineCluster()
+    expected = resume(alone, resumable(tmp_path / "alone", "AdamW", Replicated(), model=model))
+    for epochs, cluster in enumerate([pair, alone, pair], start=1):
+        weights = resume(cluster, resumable(tmp_path / "other", "AdamW", Replicated(), model=model, epochs=epochs))
+    weights = resume(alone, resumable(tmp_path / "other", "AdamW", Replicated(), model=model))
+    assert_close(weights, expected)
+
+
+def test_validation_and_the_best_epoch(pair):
+    """All validation rows are of the first worker; a step has all others."""
+    training = replace(replace(CASES["Adagrad"], batch_size=None, weight="weight").training(), patience=2)
+    alone, results = (cluster.gang(training, HELD, HELD_COLUMNS) for cluster in (InlineCluster(), pair))
+    assert_close(merged(results), merged(alone))
+    for row, other in zip(results[0].history, alone[0].history, strict=True):
+        assert row["valid_loss"] == pytest.approx(other["valid_loss"], rel=1e-9)
+
+
+class Shared(WithTables):
+    """One table under two names, and a layer that is larger than both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = self.numbers
+        self.wide = nn.Linear(3, 200)
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids = (8 * x).long().abs().clamp(max=SIZE - 2)
+        rows = self.numbers(ids).sum(1) * self.bag(ids[:, 0] + 1)
+        output: Tensor = rows.sum(-1) + self.dense(x) + self.wide(x).mean(-1)
+        return output
+
+
+def test_one_table_under_two_names_resumes(pair, tmp_path):
+    settings = {"batch_size": 10, "model": Shared}
+    expected = resume(pair, resumable(tmp_path / "undisturbed", "AdamW", Replicated(), **settings))
+    with pytest.raises(WorkerFailed, match="on purpose"):
+        resume(pair, resumable(tmp_path / "run", "AdamW", Replicated(), callbacks=(Fails(8),), **settings))
+    assert_close(resume(pair, resumable(tmp_path / "run", "AdamW", Replicated(), **settings)), expected, 0)
+    resume(pair, resumable(tmp_path / "other", "AdamW", Replicated(), **settings, epochs=1))
+    resume(InlineCluster(), resumable(tmp_path / "other", "AdamW", Replicated(), **settings))
+
+
+def test_tables_of_other_optimizers_do_not_resume(pair, tmp_path):
+    for name in ("RowAdagrad", "SparseAdam"):
+        training = resumable(tmp_path, "AdamW", Replicated(), model=partial(WithTables, OPTIMIZERS[name]))
+        if name == "SparseAdam":
+            with pytest.raises(InvalidInput, match="its tables have the optimizers"):
+                resume(pair, training)
+            return
+        resume(pair, replace(training, epochs=1))
+
+
+class Faulty(WithTables):
+    """Ids, rows or weights that a gang does not take."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+        if fault == "rows":
+            with torch.no_grad():
+                self.numbers.weight.zero_()
+        if fault == "owner":
+            self.head = nn.Linear(WIDTH, 1, bias=False)
+            self.head.weight = self.numbers.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.fault == "id":
+            self.numbers(torch.full((2, 1), SIZE))
+        if self.fault == "dtype":
+            self.numbers(torch.ones(2, dtype=torch.uint8))
+        if self.fault == "copy":
+            copy.deepcopy(self.numbers)(torch.ones(2, dtype=torch.int64))
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("id", rf"ids \[2, 1\] have {SIZE} at \[0, 0\]"),
+        ("dtype", r"ids of torch.uint8"),
+        ("copy", "was copied, or no module has it"),
+        ("rows", "the factory writes rows of Table 'numbers'"),
+        ("owner", "the weight of Table 'numbers' is another module's too"),
+    ],
+)
+def test_what_a_gang_does_not_take_raises(pair, fault, message):
+    case = Case(partial(Faulty, fault), epochs=1)
+    with pytest.raises(InvalidInput, match=message):
+        pair.gang(case.training(), numbers(), case.columns())
+
+
+class Unfrozen(WithTables):
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(True)
+
+
+def test_rows_are_no_parameters_of_the_models_optimizer(pair):
+    case = Case(Unfrozen, batch_size=10, epochs=1, optimizer=SLOW)
+    results = (
+        pair.gang(replace(case, model=one).training(), numbers(), case.columns()) for one in (Unfrozen, WithTables)
+    )
+    actual, expected = map(merged, results)
+    assert_close(actual, expected, 0)
+
+
+# ---- the module ------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_looks_up_as_embeddings_do():
+    ids, offsets = torch.tensor([[3, 0], [1, 3]]), torch.tensor([0, 3])
+    for mode in (None, "sum", "mean"):
+        table = Table(5, 3, padding_idx=0, mode=mode)
+        if mode is None:
+            expected = nn.functional.embedding(ids, table.weight)
+            assert torch.equal(table(ids), expected)
+            continue
+        whole = nn.EmbeddingBag(5, 3, mode=mode, padding_idx=0, _weight=table.weight.detach())
+        assert torch.equal(table(ids), whole(ids))
+        assert torch.equal(table(ids.flatten(), offsets), whole(ids.flatten(), offsets))
+        nothing = torch.empty(0, dtype=torch.int64)
+        assert torch.equal(table(nothing, torch.zeros(2, dtype=torch.int64)), torch.zeros(2, 3))
+
+
+def test_rows_of_a_function_and_of_a_state():
+    rows = torch.randn(6, 2)
+    assert torch.equal(Table(6, 2, init=lambda ids: rows[ids]).weight, rows)
+    table = Table(6, 2)
+    table.load_state_dict({"weight": rows})
+    assert torch.equal(table.weight, rows)
+    with pytest.raises(InvalidInput, match=r"init returned \[2, 3\] for 2 ids"):
+        Table(2, 2, init=lambda ids: torch.zeros(2, 3))
+
+
+def test_a_table_without_parameters_has_no_values():
+    module = new_module(partial(Table, 10**9, 16), parameters=False)
+    assert module.weight.is_meta
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_embeddings": 0}, "num_embeddings is 0"),
+        ({"embedding_dim": 1.5}, "embedding_dim is 1.5"),
+        ({"padding_idx": 4}, "padding_idx is 4; expected an id below 4"),
+        ({"mode": "max"}, "mode is 'max'"),
+        ({"init": -1.0}, "init is -1"),
+    ],
+)
+def test_wrong_arguments_raise(arguments, message):
+    with pytest.raises(InvalidInput, match=message):
+        Table(**({"num_embeddings": 4, "embedding_dim": 2} | arguments))
+
+
+@pytest.mark.parametrize("wrong", [-1, 4])
+def test_an_id_outside_of_the_table_raises_with_its_place(wrong):
+    with pytest.raises(InvalidInput, match=rf"has? 4 rows, and the ids \[2, 2\] have {wrong} at \[1, 0\]"):
+        Table(4, 2)(torch.tensor([[0, 3], [wrong, 1]]))
+
+
+def test_offsets_that_do_not_fit_raise():
+    with pytest.raises(InvalidInput, match="expected offsets with a mode"):
+        Table(4, 2, mode="sum")(torch.tensor([1, 2]))
+    with pytest.raises(InvalidInput, match="expected offsets with a mode"):
+        Table(4, 2)(torch.tensor([1, 2]), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings", "message"),
+    [
+        (Sharded(), {}, "layout is Sharded, and the model has a Table, numbers, bag"),
+        (Pipelined(2), {}, "layout is Pipelined, and the model has a Table"),
+        (Replicated(), {"precision": "fp16"}, "precision='fp16' is set"),
+    ],
+)
+def test_layouts_and_settings_that_do_not_train_tables_raise(layout, settings, message):
+    objective = Objective(WithTables, nn.MSELoss(), **settings)
+    with pytest.raises(InvalidInput, match=message):
+        layout.check(objective, WithTables(), 2)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (torch.optim.Adam, "cannot train rows: RuntimeError"),
+        (partial(torch.optim.SGD, lr=0.1, momentum=0.9), "sparse states"),
+        (partial(RowAdagrad, lr=-1), "lr=-1"),
+    ],
+)
+def test_optimizers_without_sparse_steps_raise(optimizer, message):
+    with pytest.raises(InvalidInput, match=message):
+        Replicated().check(Objective(WithTables, nn.MSELoss()), WithTables(optimizer), 2)
+
+
+def test_row_adagrad_steps_by_the_mean_square_of_a_row():
+    weight = nn.Parameter(torch.ones(3, 2))
+    optimizer = RowAdagrad([weight], lr=0.1)
+    for _ in range(2):
+        weight.grad = torch.sparse_coo_tensor([[1, 1]], [[1.0, 2.0], [2.0, 0.0]], weight.shape)
+        optimizer.step()
+    steps = torch.tensor([3.0, 2.0]) * sum(0.1 / (6.5 * number) ** 0.5 for number in (1, 2))
+    torch.testing.assert_close(weight.detach(), torch.ones(3, 2) - torch.stack([0 * steps, steps, 0 * steps]))
+    weight.grad = torch.ones(3, 2)
+    with pytest.raises(InvalidInput, match="dense gradient"):
+        optimizer.step()
