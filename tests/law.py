@@ -51,7 +51,7 @@ BUDGETS = {
     "sparkdl.errors": 140,
     "sparkdl.io": 1665,
     "sparkdl.net": 480,
-    "sparkdl.data": 2342,
+    "sparkdl.data": 2349,
     "sparkdl.telemetry": 1880,
     "sparkdl.report": 1125,
     "sparkdl.cluster": 3493,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.data.murmur3 import hashed_ids
+from sparkdl.data.hashed_columns import hashed_ids
 from sparkdl.errors import InvalidInput
 
 Batches = Iterable[pa.RecordBatch]

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sparkdl.cluster.group.devices import task_device
 from sparkdl.data.columns import InputColumn, element_type, listed
-from sparkdl.data.murmur3 import hashed_ids
+from sparkdl.data.hashed_columns import hashed_ids
 from sparkdl.errors import InvalidInput
 from sparkdl.serving.features.conversion import cast_exactly, read_array, with_elements
 from sparkdl.serving.model_cache import CachedModel

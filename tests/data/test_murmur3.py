@@ -9,7 +9,8 @@ import pytest
 from sparkdl import InvalidInput
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
-from sparkdl.data.murmur3 import hashed_ids, sql_hash
+from sparkdl.data.hashed_columns import hashed_ids
+from sparkdl.data.murmur3 import sql_hash
 from tests.contracts import work
 
 

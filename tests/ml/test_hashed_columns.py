@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from torch import Tensor, nn
 
 from sparkdl import InputColumn, InvalidInput, TorchClassifier, load_predictor
-from sparkdl.data.murmur3 import hashed_ids
+from sparkdl.data.hashed_columns import hashed_ids
 from sparkdl.spark.columns import transport_cast
 
 IDS = 1000
