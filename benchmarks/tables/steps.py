@@ -1,4 +1,4 @@
-"""Steps of tables on one worker, and what they are measured against."""
+"""Steps of a worker with tables, with a sparse embedding, and of a dense all-reduce alone."""
 
 from __future__ import annotations
 

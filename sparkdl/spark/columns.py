@@ -130,7 +130,7 @@ def transport_cast(frame: DataFrame, column: InputColumn, floating: str) -> Spar
 
 
 def _hashed(kind: T.DataType, values: SparkColumn, column: InputColumn) -> SparkColumn:
-    """The ids of a hashed column; without Spark they are those of ``sparkdl.data.hashed_columns``."""
+    """The ids of a hashed column; ``sparkdl.data.hashed_columns`` computes the same ids without Spark."""
     element = kind.elementType if isinstance(kind, T.ArrayType) else kind
     if not isinstance(element, (T.StringType, T.IntegralType, T.BooleanType, T.DateType, T.NullType)):
         raise InvalidInput(f"column {column.name!r} has type {_short(kind)}; expected {HASHED}, since it has hash.")

@@ -150,7 +150,7 @@ class StrategyContract:
     alike: ClassVar[int] = 1  # workers that draw the same random numbers
     masks: ClassVar[Any] = work.Masks
     stumbles: ClassVar[Any] = work.Stumbles
-    models: ClassVar[Mapping[Any, Any]] = {}  # what trains in place of the models of cases
+    models: ClassVar[Mapping[Any, Any]] = {}  # a case's model -> the model that trains in its place
 
     def case(self, case: Case) -> Case:
         """The case with the model that trains in its place."""

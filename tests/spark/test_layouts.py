@@ -1,4 +1,4 @@
-"""Gangs on executors whose workers hold parts of a model, one of which is lost."""
+"""A gang whose workers hold parts of a model loses an executor."""
 
 from __future__ import annotations
 

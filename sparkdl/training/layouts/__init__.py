@@ -89,7 +89,7 @@ class Replica(Protocol):
         has_all_modules: whether the module has all modules of the model; else each worker returns its own buffers.
         slices: this worker's slices of parameters, by name, and by index in ``parameters`` for strategies that keep
             tensors by index; empty for whole tensors.
-        divided: names of parameters of which each worker of ``workers.replicas`` holds other rows.
+        divided: names of the weights of tables; each worker of ``workers.replicas`` holds other rows of them.
         bytes_per_step: bytes that this worker sends per step for the layout; the strategy counts its own bytes.
         module: the module; its parameters are whole tensors or this worker's slices.
         parameters: the trained parameters, plain tensors: whole ones, or this worker's slices.

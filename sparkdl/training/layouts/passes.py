@@ -193,16 +193,13 @@ class ModuleReplica(Replica):
         if any(parameter.grad is not None for parameter in self.parameters):
             raise InvalidInput("a parameter has an unused gradient; request the state between two steps.")
         module, named = self.module.state_dict(), dict(self.module.named_parameters(remove_duplicate=False))
-        rows = self._tables
-        tables = ({}, {}) if rows is None else ({"tables": rows.kinds}, {"tables": rows.state_dict()})
-        return {
+        state: dict[str, Any] = {
             "shared": {
                 "parameters": {name: value for name, value in module.items() if name in named},
                 "optimizer": state_by_name(self.optimizer, dict(self.module.named_parameters())),
                 "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
                 "scaler": {} if self._scaler is None else self._scaler.state_dict(),
-                "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)} | tables[0],
-                **tables[1],
+                "kinds": {"optimizer": kind_of(self.optimizer), "scheduler": kind_of(self.scheduler)},
             },
             "local": {
                 "buffers": {name: value for name, value in module.items() if name not in named},
@@ -210,6 +207,10 @@ class ModuleReplica(Replica):
                 "not persistent": {name: buffer for name, buffer in self.module.named_buffers() if name not in module},
             },
         }
+        if self._tables is not None:
+            state["shared"]["tables"] = self._tables.state_dict()
+            state["shared"]["kinds"]["tables"] = self._tables.kinds
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from ``state_dict``."""

@@ -254,13 +254,15 @@ def state_sizes(table: Table, name: str = "") -> dict[str, tuple[int, ...]]:
     try:
         optimizer = table.optimizer([weight])
         optimizer.step()
-        rates, state = [group["lr"] for group in optimizer.param_groups], dict(optimizer.state[weight])
+        state = dict(optimizer.state[weight])
+        for group in optimizer.param_groups:
+            group["lr"] *= 1.0  # as a schedule does
     except Exception as error:
         raise _refusal(table, name, f"{type(error).__name__}: {error}") from error
     if any(isinstance(value, Tensor) and value.is_sparse for value in state.values()):
         raise _refusal(table, name, "it keeps sparse states, as SGD does with momentum")
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim()}
-    return {key: tuple(value.shape[1:]) for key, value in tensors.items() if rates and len(value) == rows}
+    return {key: tuple(value.shape[1:]) for key, value in tensors.items() if len(value) == rows}
 
 
 def _refusal(table: Table, name: str, reason: str) -> InvalidInput:

@@ -46,7 +46,7 @@ SIZE, WIDTH = 40, 2
 
 
 class Looking(nn.Module):
-    """Two look-ups in one table, of which 0 is padding, a bag of ids, and dense layers."""
+    """Two look-ups in one table, whose id 0 is padding, a bag of ids, and dense layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def initial(case: Case) -> dict[str, Tensor]:
 
 
 def single_process(case: Case, data: dict[str, np.ndarray], steps: list[np.ndarray]) -> dict[str, Tensor]:
-    """The weights after these steps, with sparse embeddings in place of tables, by torch alone."""
+    """Train sparse embeddings in place of tables by torch alone, and return the weights after these steps."""
     module = WithEmbeddings(initial(case))
     assert isinstance(case.model, partial)
     factories = [(module.dense, case.optimizer), *((part, case.model.args[0]) for part in (module.numbers, module.bag))]

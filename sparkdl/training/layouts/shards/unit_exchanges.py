@@ -67,8 +67,9 @@ class UnitReduceScatter(ReduceScatter):
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Memory for a unit's gradients, and then for this worker's slice of their sum, which the worker keeps."""
         self._sums = not self._sums
-        memory = UnitMemory() if self._sums else self._memory
-        return memory.take(size, dtype=dtype, device=device)
+        if self._sums:
+            return torch.empty(torch.Size(map(int, size)), dtype=dtype, device=device)
+        return self._memory.take(size, dtype=dtype, device=device)
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
