@@ -1,6 +1,6 @@
 """Asynchronous checkpoints: a thread of each worker writes while training continues.
 
-    the step loop      copies the state, a GPU's within its memory, and continues
+    the step loop      copies the state, a GPU's within its memory, and continues; it writes rows of tables itself
     the thread         moves a GPU's copy to the host on a copy stream, packs, writes and hashes it, and posts the
                        digest in the rendezvous store
     rank 0's thread    polls for all workers' digests, and commits
@@ -16,11 +16,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,10 @@ class Checkpoint:
     extra: Mapping[str, Any] = field(default_factory=dict)  # for the manifest
 
 
+RowFile = tuple[str, Any, Sequence[Mapping[str, Any]]]
+"""Name, state and index of a file with rows of tables."""
+
+
 @dataclass(frozen=True)
 class SaveStatus:
     """The step of the newest committed checkpoint, as rank 0 knows it, and why the last one was not committed."""
@@ -69,7 +74,8 @@ class Saver:
     """Saves one checkpoint after another in a thread; ``step`` is of the checkpoint that the run resumed from."""
 
     def __init__(self, checkpoints: Checkpoints, world: World, step: int | None = None) -> None:
-        self.cost: float | None = None  # seconds of the last checkpoint after its copy; None before the first
+        # Seconds of the last checkpoint after its copy, those of rows of tables included; None before the first.
+        self.cost: float | None = None
         self._saved = SaveStatus(step)
         self._checkpoints = checkpoints
         self._world = replace(world)  # the original loses its store when the gang ends
@@ -77,14 +83,18 @@ class Saver:
         self._last: Future[None] | None = None
         self._unchecked: Future[None] | None = None  # the last one, until its error is raised
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Wait for the last checkpoint, raise its error, if any, and start to save the next one."""
+    def save(self, checkpoint: Checkpoint, rows: Iterable[RowFile] = ()) -> None:
+        """Wait for the last checkpoint, raise its error, if any, write rows, and start to save the next checkpoint."""
         self.wait()
+        began = time.monotonic()
+        answer = self._write_rows(checkpoint, rows)
+        spent = time.monotonic() - began
         device = self._world.device
         # A GPU copies the state when it has run the kernels before.
         ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         waiting = [checkpoint]  # the thread takes it, so that nothing holds a GPU's copy once the host has one
-        self._last = self._unchecked = in_background(lambda: self._save(waiting.pop(), ready), "sparkdl-saver")
+        save = partial(self._save, waiting, answer, ready, spent)
+        self._last = self._unchecked = in_background(save, "sparkdl-saver")
 
     def check(self) -> None:
         """Raise the last checkpoint's error, if it has failed; does not wait."""
@@ -104,23 +114,40 @@ class Saver:
         if self._last is not None:
             futures.wait([self._last], _PATIENCE)
 
-    def _save(self, checkpoint: Checkpoint, ready: torch.cuda.Event | None) -> None:
-        _yield_to_training()
-        began = time.monotonic()
-        with span("save checkpoint", clock=checkpoint.clock):
-            checkpoint = replace(checkpoint, shards=on_host(checkpoint.shards, self._world.device, ready))
-            self._write(checkpoint)
-        self.cost = time.monotonic() - began
-
-    def _write(self, checkpoint: Checkpoint) -> None:
+    def _write_rows(self, checkpoint: Checkpoint, rows: Iterable[RowFile]) -> dict[str, Any]:
+        """Write one file after another, from live memory; return this worker's part of the answer."""
         name = self._checkpoints.name(checkpoint.clock, self._world.attempt)
-        answer: dict[str, Any] = {"index": checkpoint.index}
+        answer: dict[str, Any] = {"index": {**checkpoint.index}, "digests": []}
+        with self._trouble(answer):
+            for shard, state, index in rows:
+                digest = self._checkpoints.write(name, shard, *pack_pieces(state)).result()
+                answer["digests"].append(asdict(digest))
+                answer["index"][shard] = index
+        return answer
+
+    @contextmanager
+    def _trouble(self, answer: dict[str, Any]) -> Iterator[None]:
         try:
-            shards = checkpoint.shards.items()
-            written = [self._checkpoints.write(name, shard, *pack_pieces(state)) for shard, state in shards]
-            answer["digests"] = [asdict(future.result()) for future in written]
+            yield
         except OSError as error:
             answer["trouble"] = f"rank {self._world.rank} on {self._world.host}: {error}"
+
+    def _save(
+        self, waiting: list[Checkpoint], answer: dict[str, Any], ready: torch.cuda.Event | None, spent: float
+    ) -> None:
+        _yield_to_training()
+        began, checkpoint = time.monotonic(), waiting.pop()
+        with span("save checkpoint", clock=checkpoint.clock):
+            checkpoint = replace(checkpoint, shards=on_host(checkpoint.shards, self._world.device, ready))
+            self._write(checkpoint, answer)
+        self.cost = spent + time.monotonic() - began
+
+    def _write(self, checkpoint: Checkpoint, answer: dict[str, Any]) -> None:
+        name = self._checkpoints.name(checkpoint.clock, self._world.attempt)
+        with self._trouble(answer):
+            shards = checkpoint.shards.items()
+            written = [self._checkpoints.write(name, shard, *pack_pieces(state)) for shard, state in shards]
+            answer["digests"] += [asdict(future.result()) for future in written]
         key = f"saved {name}"
         self._world.publish(key, answer)
         if self._world.rank == 0:

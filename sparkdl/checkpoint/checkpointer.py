@@ -6,15 +6,15 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sparkdl.checkpoint.async_saver import Checkpoint, Saver, SaveStatus, copied
+from sparkdl.checkpoint.async_saver import Checkpoint, RowFile, Saver, SaveStatus, copied
 from sparkdl.checkpoint.interval import CheckpointInterval
 from sparkdl.checkpoint.manifest import Manifest
 from sparkdl.checkpoint.restore import Compatibility, restore
 from sparkdl.checkpoint.shared_directory import SharedDirectory
-from sparkdl.checkpoint.slices import FILE, SharedState, deal, files_of
+from sparkdl.checkpoint.slices import FILE, SharedState, deal, files_of, row_files
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.group.world import World
 from sparkdl.data.clock import Clock
@@ -112,8 +112,8 @@ class Checkpointer:
     def after_step(self, world: World, state: Callable[[], dict[str, Any]], *, finished: bool) -> None:
         """Save a checkpoint if it is due, and stop if the driver requested it; may use collectives.
 
-        ``state`` returns this worker's live state, which is copied before the call returns. With ``finished``, training
-        ends with this step.
+        ``state`` returns this worker's live state. Before the call returns, the state is copied, and rows of tables are
+        written. With ``finished``, training ends with this step.
 
         Raises:
             Stopped: the driver requested a stop; the message has the step of the newest checkpoint.
@@ -167,14 +167,15 @@ class Checkpointer:
         self._saver.wait()
         shards = {f"{world.rank:05d}": copied(state["local"])}
         index: dict[str, Any] = {}
-        if state["shared"]:
-            name = f"{FILE}{world.rank:05d}"
-            complete = state.get("complete", True)
-            part, index[name] = deal(state["shared"], state["slices"], world.rank, world.size, complete=complete)
-            shards[name] = copied(part)
+        rows: Iterator[RowFile] = iter(())
+        if shared := state["shared"]:
+            name, slices = f"{FILE}{world.rank:05d}", state["slices"]
+            complete, divided = state.get("complete", True), frozenset(state.get("divided", ()))
+            part, index[name] = deal(shared, slices, world.rank, world.size, complete=complete, divided=divided)
+            shards[name], rows = copied(part), row_files(shared, slices, world.rank, divided)
         clock = Clock(**world.clock.state_dict())
         extra = self._extra | {"layout": state.get("layout", {})}
-        self._saver.save(Checkpoint(clock, shards, index, pinned, last, extra))
+        self._saver.save(Checkpoint(clock, shards, index, pinned, last, extra), rows)
         self._epoch, self._step, self._saved_at = clock.epoch, clock.step, time.monotonic()
         world.phase = phase
         enter_phase("other")

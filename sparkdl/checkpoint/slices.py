@@ -6,6 +6,9 @@ their own. Any other tensor is whole, and equal on all workers, as is what is no
 
 A worker writes its slices, and the whole tensors that ``deal`` gives to it, with an index of both. A worker of a later
 gang reads the files that overlap its slices, one after another, and copies the values that it wants.
+
+Rows of tables are in files of their own, which a worker writes from live memory, and reads one after another: nobody
+ever holds a second copy of a table.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from sparkdl.errors import CheckpointDamaged
 from sparkdl.io.weights import Slice, Slices, owners
 
 FILE = "shared-"  # before the rank of the worker that wrote the file
+_NOBODY = -1
+_ROWS_FILE = 16 << 20  # bytes of the smallest files of rows of a larger tensor
+_ROWS_FILES = 64  # files of a tensor at most
 
 Index = Sequence[Mapping[str, Any]]
 """The tensors of a file, as JSON: ``path`` in the shared state, ``shape`` of the whole tensor, ``ranges`` of values."""
@@ -30,9 +36,15 @@ _Path = tuple[str | int, ...]
 
 
 def deal(
-    shared: Mapping[Any, Any], slices: Slices, rank: int, size: int, *, complete: bool = True
+    shared: Mapping[Any, Any],
+    slices: Slices,
+    rank: int,
+    size: int,
+    *,
+    complete: bool = True,
+    divided: frozenset[str] = frozenset(),
 ) -> tuple[dict[Any, Any], Index]:
-    """This worker's part of the shared state, and its index.
+    """This worker's part of the shared state, and its index; ``row_files`` has the slices named in ``divided``.
 
     Whole tensors are dealt by size, the largest first, to the worker with the fewest bytes; rank 0 gets what is no
     tensor, and tensors without values. If the states are not ``complete``, each worker has other parameters. A worker
@@ -40,10 +52,13 @@ def deal(
     """
     tensors = dict(_tensors(shared, ()))
     parts = {path: part for path, tensor in tensors.items() if (part := _slice_of(path, tensor, slices)) is not None}
+    in_files = {path for path in parts if not divided.isdisjoint(path)}
     mine = {*parts} if complete else {path for path in tensors if _at(path, slices) is not None}
     dealt = owners({path: one.nbytes for path, one in tensors.items() if path not in mine and one.numel()}, size)
 
     def owner(path: _Path) -> int:
+        if path in in_files:
+            return _NOBODY
         if path in mine or not (complete or _at(path, slices) is None):
             return rank
         return dealt.get(path, 0)
@@ -54,6 +69,26 @@ def deal(
             part = parts.get(path) or Slice.whole(tensor.shape)
             index.append({"path": list(path), **part.entry()})
     return _select(shared, (), owner, rank), index
+
+
+def row_files(
+    shared: Mapping[Any, Any], slices: Slices, rank: int, divided: frozenset[str]
+) -> Iterator[tuple[str, dict[Any, Any], Index]]:
+    """The names, states and indices of files with this worker's slices named in ``divided``; tensors are live."""
+    number = 0
+    for path, tensor in _tensors(shared, ()):
+        part = None if divided.isdisjoint(path) else _slice_of(path, tensor, slices)
+        if part is None or not tensor.numel():
+            continue
+        count = max(1, max(_ROWS_FILE, tensor.nbytes // _ROWS_FILES) * len(tensor) // tensor.nbytes)  # rows of a file
+        for first in range(0, len(tensor), count):
+            rows = slice(first, first + count)
+            state: dict[Any, Any] = {path[-1]: tensor[rows]}
+            for key in reversed(path[:-1]):
+                state = {key: state}
+            entry = Slice(part.shape, (part.ranges[0][rows], *part.ranges[1:])).entry()
+            yield f"{FILE}{rank:05d}-rows-{number:05d}", state, [{"path": list(path), **entry}]
+            number += 1
 
 
 def files_of(index: Mapping[str, Index], slices: Slices) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -47,13 +48,15 @@ def merge_weights(parts: Sequence[bytes]) -> bytes:
     return save(tensors, {"aliases": json.dumps(aliases)})
 
 
-def merge_files(parts: Sequence[WeightsFile], folder: str) -> WeightsFile:
+def merge_files(parts: Sequence[WeightsFile], folder: str, rows_of: Callable[[str], WeightsFile]) -> WeightsFile:
     """Merge files of ``pack_part`` to one file in ``folder``; holds at most one tensor or 64 MiB.
 
-    The file is named by its parts, and one that exists stays.
+    The file is named by its parts, and one that exists stays. ``rows_of`` gives the file of a table's rows, from what
+    its writer returned.
     """
     sources: dict[str, list[_Source]] = {}
     aliases: dict[str, str] = {}
+    tables: dict[str, list[WeightsFile]] = {}
     with ExitStack() as stack:
         for part in parts:
             file = stack.enter_context(Folder.of(part.uri).open_file(""))
@@ -64,15 +67,19 @@ def merge_files(parts: Sequence[WeightsFile], folder: str) -> WeightsFile:
                 sources.setdefault(name, []).append((file, stored, values))
             sources |= {name: [(file, one, Slice.whole(one.shape))] for name, one in state["others"].items()}
             aliases |= state["aliases"]
+            for name, written in state["tables"].items():
+                tables.setdefault(name, []).append(rows_of(written))
         about = {name: (places[0][1].dtype, places[0][2].shape) for name, places in sources.items()}
         header, names = layout_of(about, {"aliases": json.dumps(aliases)})
         digest = hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()[:16]
         uri = join(folder, f"weights-{digest}.safetensors")
         total = len(header) + sum(math.prod(shape) * dtype.itemsize for dtype, shape in about.values())
         if exists(uri) and size(uri) == total:
-            return WeightsFile.of(uri)
-        pieces = chain.from_iterable(_bytes_of(name, sources[name]) for name in names)
-        return WeightsFile.write(uri, chain([header], pieces))
+            merged = WeightsFile.of(uri)
+        else:
+            pieces = chain.from_iterable(_bytes_of(name, sources[name]) for name in names)
+            merged = WeightsFile.write(uri, chain([header], pieces))
+        return replace(merged, tables={name: tuple(files) for name, files in tables.items()})
 
 
 def _parameters(state: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Slice, Any]]]:

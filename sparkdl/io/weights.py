@@ -116,12 +116,19 @@ def pack(module: nn.Module) -> bytes:
 
 
 def pack_part(
-    parameters: Mapping[str, tuple[Slice, Tensor]], others: Mapping[str, Tensor], aliases: Mapping[str, str]
+    parameters: Mapping[str, tuple[Slice, Tensor]],
+    others: Mapping[str, Tensor],
+    aliases: Mapping[str, str],
+    tables: Mapping[str, str],
 ) -> list[memoryview]:
-    """A worker's slices of parameters, and on one worker the other entries, for ``sparkdl.io.merged_weights``."""
+    """A worker's slices of parameters, and on one worker the other entries, for ``sparkdl.io.merged_weights``.
+
+    ``tables`` are what the writer of their rows returned, by the tables' names.
+    """
     slices = {name: part.entry() for name, (part, _) in parameters.items()}
     tensors = {name: value for name, (_, value) in parameters.items()}
-    return pack_pieces({"slices": slices, "parameters": tensors, "others": {**others}, "aliases": {**aliases}})
+    state = {"slices": slices, "parameters": tensors, "others": {**others}, "aliases": {**aliases}}
+    return pack_pieces(state | {"tables": {**tables}})
 
 
 def check_weights(module: nn.Module) -> None:
@@ -138,8 +145,20 @@ def fits(size: int, limit: int | None) -> bool:
     return limit is None or size <= 0.9 * limit  # a result also has the history, and Spark's own bytes
 
 
-def check_result(module: nn.Module, size: int, limit: int | None) -> None:
-    """Raise InvalidInput unless weights of ``size`` bytes fit."""
+def check_result(module: nn.Module, size: int, limit: int | None, *, tables: bool = False) -> None:
+    """Raise InvalidInput unless weights of ``size`` bytes can travel to the driver as a result; ``tables`` are large.
+
+    Args:
+        module: of the weights.
+        size: of all weights, in bytes.
+        limit: bytes that the driver accepts; None is any number.
+        tables: whether the module has tables, which more than 256 MiB travel as files alone.
+    """
+    if tables and size > LARGE:
+        raise InvalidInput(
+            f"{type(module).__name__} has a Table, and its weights have {size / 1e6:.6g} MB; expected runDir, where "
+            f"each worker writes its rows if there are more than {LARGE >> 20} MiB."
+        )
     if limit is not None and not fits(size, limit):
         raise InvalidInput(
             f"the weights of {type(module).__name__} have {size / 1e6:.6g} MB, and the driver accepts results of "

@@ -2,7 +2,7 @@
 
 A file holds the bytes that ``sparkdl.io.weights.pack`` makes. Nobody overwrites it. Processes map a copy on their own
 disk, privately: their pages are shared until a process writes to one, and whatever happens to the original happens to
-no process that has mapped the copy.
+no process that has mapped the copy. The rows of embedding tables lie in files of their own.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from sparkdl.io.weights import load_into, read_state, state_of
 CHUNK = 64 << 20
 """Bytes that are read at a time."""
 _ALIGNMENT = 64
+_ROWS = "rows"
 # In this order, from the last, the library writes tensors; of one dtype by name.
 _ORDER = ("BOOL", "U8", "I8", "I16", "F16", "BF16", "I32", "F32", "F64", "I64")
 _DTYPES = {name: dtype for dtype, name in NATIVE.items()}
@@ -48,11 +49,19 @@ class WeightsFile:
         uri: a local path or a ``pyarrow.fs`` URI; hidden in ``repr``, since a URI may hold credentials.
         size: bytes.
         sha256: of the bytes, in hexadecimal.
+        tables: files of ``rows_file`` of each embedding table, by its module's name: file ``r`` of ``n`` has the rows
+            ``r, r + n, r + 2 n, ...``.
     """
 
     uri: str = field(repr=False)
     size: int
     sha256: str
+    tables: Mapping[str, tuple[WeightsFile, ...]] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Bytes of this file and of the tables' files."""
+        return self.size + sum(file.size for files in self.tables.values() for file in files)
 
     @staticmethod
     def of(uri: str) -> WeightsFile:
@@ -153,14 +162,20 @@ class WeightsFile:
 
     def check(self) -> None:
         """Raise InvalidInput unless the header of the file describes as many bytes as it has; reads no tensor."""
+        self.header()
+
+    def header(self) -> dict[str, tuple[torch.dtype, torch.Size]]:
+        """The dtypes and shapes of the file's tensors; raises InvalidInput as ``check``."""
         try:
             with Folder.of(self.uri).open_file("") as file:
                 (length,) = struct.unpack("<Q", file.read_at(8, 0))
                 header = dict(json.loads(file.read_at(min(length, self.size), 8)))
             about = header.pop("__metadata__")
-            sizes = [torch.Size(one["shape"]).numel() * _DTYPES[one["dtype"]].itemsize for one in header.values()]
+            tensors = {name: (_DTYPES[one["dtype"]], torch.Size(one["shape"])) for name, one in header.items()}
+            sizes = [shape.numel() * dtype.itemsize for dtype, shape in tensors.values()]
             if "aliases" not in about or 8 + length + sum(sizes) != self.size:
                 raise ValueError("its header and its size differ")
+            return tensors
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, struct.error) as error:
             raise InvalidInput(f"the saved weights cannot be read: {type(error).__name__}: {error}") from error
 
@@ -185,18 +200,45 @@ def read_weights(weights: Weights) -> dict[str, Any]:
         raise InvalidInput(f"the saved weights cannot be read: {error}") from error
 
 
-def assign(weights: WeightsFile, module: nn.Module) -> bool:
-    """Let a module's parameters have the memory of a mapped file, and copy its buffers; they stay the same objects.
+def rows_file(rows: Tensor) -> list[Buffer]:
+    """The bytes of a file with the rows ``[k, d]`` of a table; those of dense rows on the CPU share their memory."""
+    rows = rows.detach().cpu().contiguous()
+    header, _ = layout_of({_ROWS: (rows.dtype, tuple(rows.shape))}, {"aliases": "{}"})
+    return [header, rows.view(-1).view(torch.uint8).numpy().data]
+
+
+def rows_header(file: WeightsFile) -> tuple[torch.dtype, torch.Size]:
+    """The dtype and the shape of the rows of a file of ``rows_file``; raises InvalidInput if its header is damaged."""
+    return file.header()[_ROWS]
+
+
+def read_rows_at(file: WeightsFile, first: int, count: int) -> Tensor:
+    """``count`` rows of a file of ``rows_file`` from the row ``first``; raises InvalidInput as ``rows_header``."""
+    dtype, (rows, width) = rows_header(file)
+    begin, size = file.size - rows * width * dtype.itemsize, width * dtype.itemsize
+    with Folder.of(file.uri).open_file("") as stream:
+        data = bytearray(stream.read_at(count * size, begin + first * size))
+    return torch.frombuffer(data, dtype=dtype).view(count, width)
+
+
+def read_rows(file: WeightsFile) -> Tensor:
+    """The rows of a file of ``rows_file``, mapped; raises InvalidInput if it is damaged."""
+    rows: Tensor = read_weights(file)[_ROWS]
+    return rows
+
+
+def assign(module: nn.Module, state: Mapping[str, Any]) -> bool:
+    """Let a module's parameters have the memory of a mapped state, and copy its buffers; they stay the same objects.
 
     torch cannot keep a parameter that has weak references, such as those in an LSTM: the module gets a new parameter.
     If another object still uses the old parameter, or a view of it, ``assign`` returns False. The module then has two
     sets of weights: make another module, and copy the weights into it.
 
-    Raises InvalidInput if the file is damaged or of another architecture.
+    Raises InvalidInput if the state is of another architecture.
     """
     groups: list[dict[str, Any]] = [group for part in module.modules() for group in (part._parameters, part._buffers)]
     before = [(group, name, value) for group in groups for name, value in group.items() if value is not None]
-    load_into(module, read_weights(weights), assign=True)
+    load_into(module, state, assign=True)
     try:
         replaced = _keep_objects(before)
     except RuntimeError:  # torch swaps no tensor that a view or a graph shares

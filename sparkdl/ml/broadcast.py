@@ -18,7 +18,9 @@ from pyspark.sql import SparkSession
 from torch import nn
 
 from sparkdl.cluster.group.devices import task_device
+from sparkdl.errors import InvalidInput
 from sparkdl.io.files import local_path
+from sparkdl.io.redaction import public
 from sparkdl.io.weights_file import WeightsFile, copy_to
 from sparkdl.serving.model_cache import MODEL_CACHE, CachedModel
 from sparkdl.serving.scorer import Scorer
@@ -96,6 +98,12 @@ class ModelBroadcast:
             if self._packed is None:
                 weights, seen = scorer.weights, not is_classic(session) or master(session).startswith("local")
                 if isinstance(weights, WeightsFile) and local_path(weights.uri) is not None and not seen:
+                    if weights.tables:
+                        raise InvalidInput(
+                            f"the model's tables are in {public(weights.uri)}'s folder, on this host's disk; expected "
+                            "a directory that executors read, such as hdfs:// or s3://. Save the model there, and load "
+                            "it."
+                        )
                     weights = weights.read()
                 self._packed = cloudpickle.dumps((scorer.factory, weights))
                 self._digest = hashlib.sha256(self._packed).hexdigest()

@@ -22,6 +22,7 @@ from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.merged_weights import merge_files, merge_weights
+from sparkdl.io.redaction import public
 from sparkdl.io.weights import check_result
 from sparkdl.io.weights_file import Weights
 from sparkdl.ml.fit_monitor import FitMonitor
@@ -34,6 +35,7 @@ from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import choose_shards, choose_workers
 from sparkdl.spark.warm_up import warm_up
 from sparkdl.training.layouts import Layout, check_workers
+from sparkdl.training.layouts.table import tables_of
 from sparkdl.training.objective.module_factory import without_parameters
 from sparkdl.training.rng import kept_random_state
 from sparkdl.training.spec import TrainingResult
@@ -76,7 +78,8 @@ def _check_model(fit: FitSpec, workers: int) -> None:
     With a directory for files, weights have no limit.
     """
     objective, layout = fit.training.objective, fit.training.layout
-    limit = fit.training.result_limit if fit.run.directory is None else None
+    alone = fit.run.directory is None
+    limit = fit.training.result_limit if alone else None
     check_workers(layout, workers)
     if fit.min_workers is not None:
         check_workers(layout, fit.min_workers, "minWorkers")
@@ -94,7 +97,8 @@ def _check_model(fit: FitSpec, workers: int) -> None:
         return
     sizes = [one.numel() * (objective.dtype if one.is_floating_point() else one.dtype).itemsize for one in values]
     layout.check(objective, module, workers)
-    check_result(module, sum(sizes), limit)
+    if alone:
+        check_result(module, sum(sizes), limit, tables=bool(tables_of(module)))
 
 
 def merged(workers: Sequence[TrainingResult], run: Run, folder: PartFolder | None) -> Weights:
@@ -104,24 +108,36 @@ def merged(workers: Sequence[TrainingResult], run: Run, folder: PartFolder | Non
         return b""
     if folder is None or not workers[0].in_file:
         return merge_weights(parts)
-    return merge_files([folder.part(part) for part in parts], files.absolute(str(run.directory)))
+    return merge_files([folder.part(part) for part in parts], files.absolute(str(run.directory)), folder.rows)
 
 
 @contextmanager
 def part_folder(run: Run) -> Iterator[PartFolder | None]:
-    """A folder of this fit alone in the run's directory, for the parts of large weights."""
+    """A folder of this fit alone in the run's directory, for the parts of large weights.
+
+    The files of tables stay, unless the block fails.
+    """
     if run.directory is None:
         yield None
         return
-    directory = SharedDirectory(files.join(run.directory, f"parts-{uuid.uuid4().hex}"))
+    fit = uuid.uuid4().hex
+    directory = SharedDirectory(files.join(run.directory, f"parts-{fit}"))
+    tables = files.absolute(files.join(run.directory, f"tables-{fit}"))
     directory.announce()
     try:
-        yield PartFolder(directory)
+        yield PartFolder(directory, tables)
+    except BaseException:
+        _delete(tables)
+        raise
     finally:
-        try:
-            files.delete(directory.directory)
-        except OSError as error:
-            logger.warning("%s cannot be deleted: %s", directory.folder.path, error)
+        _delete(directory.directory)
+
+
+def _delete(folder: str) -> None:
+    try:
+        files.delete(folder)
+    except OSError as error:
+        logger.warning("%s cannot be deleted: %s", public(folder), error)
 
 
 @contextmanager

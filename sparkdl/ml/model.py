@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from operator import and_
@@ -18,11 +18,13 @@ from sparkdl.data.columns import InputColumn, listed
 from sparkdl.data.transforms import Transforms
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.io.weights import pack
 from sparkdl.io.weights_file import Weights, WeightsFile
 from sparkdl.ml.broadcast import ModelBroadcast
 from sparkdl.ml.evaluation import LossMetrics, Metrics, OutputColumns, measure, measure_labels, measure_tokens
 from sparkdl.ml.params import OutputParams
 from sparkdl.ml.persistence.reader_writer import Saveable, SavedInstance
+from sparkdl.ml.persistence.table_frame import table_frame
 from sparkdl.ml.report import Report, TrainingSummary
 from sparkdl.ml.udf import with_outputs
 from sparkdl.rounds.evaluate import Validation
@@ -39,6 +41,7 @@ from sparkdl.serving.trained_module import TrainedModule, output_names
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame, col
 from sparkdl.spark.session import qualify
+from sparkdl.training.layouts.table import tables_of
 from sparkdl.training.objective.labels import IGNORED
 from sparkdl.training.objective.module_factory import ModelFactory
 from sparkdl.training.objective.objective import Objective, OutputKind
@@ -127,13 +130,17 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: no estimator trained the model.
         """
-        parameters = sum(parameter.numel() for parameter in self.module().parameters())
-        return TrainingSummary.of(self.history, self.report, parameters)
+        module = self.module(tables="mapped")
+        tables = tables_of(module).values()
+        mapped = sum(one.num_embeddings * one.embedding_dim for one in tables if not len(one.held))
+        parameters = sum(parameter.numel() for parameter in module.parameters())
+        return TrainingSummary.of(self.history, self.report, parameters + mapped)
 
     def in_memory(self) -> TorchModel:
         """This model, with weights of a file read into memory, so that the file may go."""
         if isinstance(weights := self._trained.weights, WeightsFile):
-            self._trained = replace(self._trained, weights=b"".join(weights.copied()))
+            packed = pack(self.module()) if weights.tables else b"".join(weights.copied())
+            self._trained = replace(self._trained, weights=packed)
         return self
 
     def evaluate(self, dataset: DataFrame) -> Metrics:
@@ -173,7 +180,9 @@ class TorchModel(OutputParams, Saveable, Model):
         check_frame(dataset)
         live, scorer = "loss" in self.evaluated, self._scorer()  # a loaded model has a description
         evaluated = self.evaluated if live else allowed_types("loss").resolve(self.evaluated, self._trust)
-        objective = Objective(scorer.factory, precision=scorer.precision, **evaluated)
+        mapped = isinstance(scorer.weights, WeightsFile) and scorer.weights.tables
+        factory = scorer.module if mapped else scorer.factory  # the weights of the job leave mapped rows out
+        objective = Objective(factory, precision=scorer.precision, **evaluated)
         target: Any = self.described_label(label, None) if isinstance(label, str) else None
         if isinstance(label, list):
             target = tuple(InputColumn(name, scorer.columns.floating) for name in label)
@@ -207,9 +216,34 @@ class TorchModel(OutputParams, Saveable, Model):
         """
         return self.predictor(self._shipment.local(self._scorer())).predict(data)
 
-    def module(self) -> nn.Module:
-        """The trained module on the CPU, in evaluation mode."""
-        return self._trained.module()
+    def module(self, tables: str = "whole") -> nn.Module:
+        """The trained module on the CPU, in evaluation mode.
+
+        Args:
+            tables: ``"whole"`` has all rows of each ``Table`` in memory. With ``"mapped"``, a table of a model with
+                more than 256 MiB of weights reads rows from files on this host's disk, and its ``weight`` is empty.
+
+        Raises:
+            InvalidInput: ``tables`` has another value, or a file of weights is gone.
+        """
+        return self._trained.module(tables)
+
+    def table(self, name: str, values: Sequence[Any] | None = None) -> DataFrame:
+        """The trained rows of a ``Table``, for joins, a store of a service, or an index of nearest neighbours.
+
+        Args:
+            name: the table's dotted name, as in ``module().named_modules()``.
+            values: the original value of each id, such as the ``labels`` of the ``StringIndexerModel`` that made the
+                ids. Hashed columns have ids alone.
+
+        Returns:
+            ``id bigint, vector array<float>``, or ``array<double>`` of a training with fp64; with ``values``, ``value``
+            as well. Tasks read large tables from the model's files, which have to stay until then.
+
+        Raises:
+            InvalidInput: the model has no such table.
+        """
+        return table_frame(SparkSession.builder.getOrCreate(), self._trained, name, values)
 
     def saved(self) -> tuple[dict[str, Weights], dict[str, Any]]:
         """The files of the architecture, and the JSON fields of the constructor."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights import pack, unpack
+from sparkdl.io.weights import adopt, pack, unpack
+from sparkdl.io.weights_file import Weights, WeightsFile, read_weights
+from sparkdl.training.layouts.table import without_rows
+from sparkdl.training.layouts.table_files import files_of, weights_of_tables
 from sparkdl.training.objective.module_factory import new_module
 from sparkdl.training.rng import kept_random_state
 
@@ -32,16 +35,19 @@ class WarmStart:
 
     Attributes:
         factory: makes a module of the same architecture, or is one.
-        weights: safetensors bytes.
+        weights: safetensors bytes, or the files of a model with large tables. A worker of a gang reads its own rows.
         digest: hash of the weights, for ``config.json``; computed, not an argument.
     """
 
     factory: Callable[..., nn.Module]
-    weights: bytes = field(repr=False)
+    weights: Weights = field(repr=False)
     digest: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", sha256(self.weights).hexdigest()[:16])
+        if isinstance(weights := self.weights, WeightsFile):
+            parts = [weights, *(file for files in weights.tables.values() for file in files)]
+            weights = "".join(part.sha256 for part in parts).encode()
+        object.__setattr__(self, "digest", sha256(weights).hexdigest()[:16])
 
     @classmethod
     def of(cls, model: TorchModel, factory: Callable[..., nn.Module]) -> WarmStart:
@@ -50,7 +56,8 @@ class WarmStart:
         Raises:
             InvalidInput: the names or shapes of the weights differ from those of the factory's modules.
         """
-        start = cls(factory, pack(model.module()))
+        weights = model._trained.weights
+        start = cls(factory, weights if isinstance(weights, WeightsFile) and weights.tables else pack(model.module()))
         if not isinstance(factory, nn.Module):
             try:
                 with suppress(ValueError):  # a builtin has no signature
@@ -63,7 +70,7 @@ class WarmStart:
         """The start whose factory gets ``arguments``; raises InvalidInput unless it takes them and the weights fit."""
         start = replace(self, factory=partial(self.factory, **arguments)) if arguments else self
         try:
-            with kept_random_state():
+            with kept_random_state(), without_rows() if isinstance(self.weights, WeightsFile) else nullcontext():
                 start()
         except TypeError as error:
             raise InvalidInput(f"the factory of WarmStart fails with modelArgs={arguments}: {error}.") from error
@@ -76,6 +83,12 @@ class WarmStart:
             InvalidInput: they do not fit.
         """
         module = new_module(self.factory)
-        if not any(parameter.is_meta for parameter in module.parameters()):
+        if any(parameter.is_meta for parameter in module.parameters()):
+            return module
+        if isinstance(self.weights, bytes):
             unpack(self.weights, module)
+            return module
+        for table, files in files_of(module, self.weights.tables):
+            table.read(files)
+        adopt(module, read_weights(self.weights) | weights_of_tables(module))
         return module

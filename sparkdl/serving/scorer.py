@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ from sparkdl.serving.batch_size import batch_rows, batches
 from sparkdl.serving.format.export import Signature
 from sparkdl.serving.model_cache import CPU, CachedModel
 from sparkdl.serving.outputs import Outputs
+from sparkdl.training.layouts.table import without_rows
+from sparkdl.training.layouts.table_files import files_of, weights_of_tables
 from sparkdl.training.objective.module_factory import ModelFactory, new_module
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.objective.probe import row_shapes
@@ -70,8 +73,8 @@ class Scorer:
         return self.outputs.type(self.columns.floating)
 
     def module(self) -> nn.Module:
-        """The module with its weights, in evaluation mode."""
-        return restored(self.factory, self.weights, self.precision)
+        """The module with its weights, in evaluation mode; large tables are mapped."""
+        return restored(self.factory, self.weights, self.precision, mapped=True)
 
     def _raw(self, loaded: CachedModel, inputs: tuple[Input | Array, ...]) -> Tensor:
         try:
@@ -107,19 +110,37 @@ def _copied(rows: Array, *, pinned: bool) -> Tensor:
     return copy
 
 
-def restored(factory: ModelFactory | nn.Module, weights: Weights, precision: str) -> nn.Module:
+def restored(factory: ModelFactory | nn.Module, weights: Weights, precision: str, *, mapped: bool = False) -> nn.Module:
     """Make a module with its weights, in evaluation mode; ``weights`` are empty if the factory carries them.
 
-    The module's parameters are mapped, if the weights are a file and nothing else needs their memory.
+    The module's parameters are mapped, if the weights are a file and nothing else needs their memory. Tables with files
+    have all rows in memory, or are ``mapped``.
     """
     with kept_random_state():
-        module = new_module(factory, parameters=not isinstance(weights, WeightsFile))
-        if isinstance(weights, WeightsFile) and not assign(weights, module):
+        if isinstance(weights, WeightsFile):
+            module = _from_file(factory, weights, mapped=mapped)
+        else:
             module = new_module(factory)
-            adopt(module, read_weights(weights))
     if isinstance(weights, bytes) and weights:
         unpack(weights, module)
     return Objective(lambda: module, nn.MSELoss(), precision=precision).build().eval()
+
+
+def _from_file(factory: ModelFactory | nn.Module, weights: WeightsFile, *, mapped: bool) -> nn.Module:
+    def made(*, parameters: bool) -> nn.Module:
+        with without_rows() if weights.tables else nullcontext():
+            module = new_module(factory, parameters=parameters)
+        for table, files in files_of(module, weights.tables) if weights.tables else ():
+            table.restore(files if mapped else None, files.dtype)
+            table.read(files)
+        return module
+
+    module, state = made(parameters=False), read_weights(weights)
+    tables = weights_of_tables(module) if weights.tables else {}
+    if not assign(module, state | tables):
+        module = made(parameters=True)
+        adopt(module, state | (weights_of_tables(module) if weights.tables else {}))
+    return module
 
 
 def score(loaded: CachedModel, inputs: tuple[Input | Array, ...], collate: Collate | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from sparkdl.data.columns import Columns, InputColumn, check_one_length, describ
 from sparkdl.data.transforms import AssembledInputs
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
-from sparkdl.io.weights_file import Weights
+from sparkdl.io.weights_file import Weights, WeightsFile
 from sparkdl.serving.format.architecture import load_architecture
 from sparkdl.serving.format.export import Program, Signature, examples, export
 from sparkdl.serving.format.saved_folder import SavedFolder
@@ -26,6 +26,7 @@ from sparkdl.training.objective.module_factory import ModelFactory
 from sparkdl.training.objective.objective import OutputKind
 from sparkdl.training.objective.probe import check_output
 
+_EXPORTED = 2 << 30  # bytes of an export
 _FIELDS = ("kind", "precision", "output", "probabilities")
 
 
@@ -78,12 +79,19 @@ class TrainedModule:
         """The dtype's name of floating-point inputs."""
         return "float64" if self.precision == "fp64" else "float32"
 
-    def module(self) -> nn.Module:
-        """A new module with the trained weights, on the CPU, in evaluation mode."""
-        return restored(self.factory, self.weights, self.precision)
+    def module(self, tables: str = "whole") -> nn.Module:
+        """A new module with the trained weights, on the CPU, in evaluation mode; ``TorchModel.module`` says more."""
+        if tables not in ("whole", "mapped"):
+            raise InvalidInput(f"tables is {tables!r}; expected 'whole' or 'mapped'.")
+        return restored(self.factory, self.weights, self.precision, mapped=tables == "mapped")
 
     def program(self, columns: Sequence[InputColumn] = ()) -> bytes:
         """The archive of a torch.export program; raises ``InvalidInput`` if the module cannot be exported."""
+        if isinstance(self.weights, WeightsFile) and self.weights.tables and self.weights.total > _EXPORTED:
+            raise InvalidInput(
+                f"the model cannot be exported: its tables and weights have {self.weights.total / 1e9:.3g} GB, and an "
+                "export has at most 2 GB. Export the layers behind the tables, and look vectors up by model.table()."
+            )
         if isinstance(self.factory, Program) and not self.weights:
             return self.factory.archive
         if self.signature is None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Protocol
 
+from torch import Tensor
+
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batching import CACHE_MODES
 from sparkdl.data.fingerprint import Fingerprint
@@ -56,6 +58,9 @@ class PartWriter(Protocol):
 
     def write(self, name: str, pieces: Sequence[memoryview]) -> bytes:
         """Write a part from its pieces, and return what the driver needs to read it."""
+
+    def write_rows(self, name: str, table: str, rows: Tensor) -> str:
+        """Write this worker's rows of a table to a file that stays, and return what the driver needs to read it."""
 
 
 @dataclass(frozen=True)

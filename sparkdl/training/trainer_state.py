@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from functools import partial
 from typing import Any
 
 from sparkdl.cluster.group.world import World
@@ -50,7 +51,8 @@ class TrainerState:
             size = max(self.group.gather(size))
         self._writer = None if size <= LARGE and fits(size, limit) else training.part_writer
         if self._writer is None:
-            check_result(replica.module, size, limit)
+            returns = training.last_epoch is None or not training.pauses
+            check_result(replica.module, size, limit, tables=returns and bool(replica.divided))
         else:
             self._writer.check()
         # Copies, since another run of this process, such as another member of an ensemble, may have the same objects.
@@ -115,9 +117,11 @@ class TrainerState:
         report = self.rows.report | self.report | communication
         if self.paused:
             return TrainingResult(b"", self.history, report)
-        pieces, name = self.stopping.packed_weights(), f"{self.world.attempt:04d}-{self.world.rank:05d}"
-        weights = b"".join(pieces) if self._writer is None else self._writer.write(name, pieces)
-        return TrainingResult(weights, self.history, report, in_file=self._writer is not None)
+        writer, name = self._writer, f"{self.world.attempt:04d}-{self.world.rank:05d}"
+        if writer is None:
+            return TrainingResult(b"".join(self.stopping.packed_weights()), self.history, report)
+        part = writer.write(name, self.stopping.packed_weights(partial(writer.write_rows, name)))
+        return TrainingResult(part, self.history, report, in_file=True)
 
     def state(self) -> dict[str, Any]:
         """The state that this worker's next steps depend on, for ``pack_state``; tensors and lists are live.
@@ -160,7 +164,7 @@ class TrainerState:
         }
         complete = self.replica.has_all_modules
         about = {"complete": complete, "layout": dict(self.replica.layout_state)}
-        return {"shared": shared, "local": local, "slices": self._slices(), **about}
+        return {"shared": shared, "local": local, "slices": self._slices(), "divided": self.replica.divided, **about}
 
     def resume(self) -> None:
         """Resume from the checkpointer's checkpoint; raises InvalidInput if training pauses without a checkpointer."""

@@ -7,6 +7,7 @@ others are empty. Rank 0 has the buffers and the modules' extra state as well.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ _KEY = "weights of "  # before a parameter's name, whose slice of the layout may
 
 
 def weight_slices(replica: Replica, group: Group) -> Slices:
-    """This worker's slice of each parameter, by the keys of ``copy_weights``; the same after each step."""
+    """This worker's slice of each parameter, by the keys of ``weights_of``; the same after each step."""
     parameters = _tensors(replica)[0]
     owner = owners({name: value.nbytes for name, value in parameters.items() if name not in replica.slices}, group.size)
     slices: dict[str | int, Slice] = {}
@@ -39,16 +40,20 @@ def holds(part: Slice) -> bool:
     return bool(math.prod(part.sizes)) or not math.prod(part.shape)
 
 
-def copy_weights(replica: Replica, slices: Slices, rank: int) -> dict[str, Any]:
-    """Copies on the CPU: ``"slices"`` of parameters, and if ``returns_others``, ``"others"`` and ``"aliases"``."""
+def weights_of(replica: Replica, slices: Slices, rank: int, *, copy: bool) -> dict[str, Any]:
+    """On the CPU: ``"slices"`` of parameters, and if ``returns_others``, ``"others"`` and ``"aliases"``.
+
+    Without ``copy``, tensors on the CPU are live.
+    """
     parameters, others, aliases = _tensors(replica)
-    copies = {}
-    for key, part in slices.items():
-        if holds(part):
-            copies[key] = _copied(parameters[str(key).removeprefix(_KEY)])
+
+    def moved(value: Tensor) -> Tensor:
+        return value.detach().to("cpu", copy=copy, memory_format=torch.contiguous_format)
+
+    values = {key: moved(parameters[_parameter(key)]) for key, part in slices.items() if holds(part)}
     if not returns_others(replica, rank):
-        return {"slices": copies, "others": {}, "aliases": {}}
-    return {"slices": copies, "others": {name: _copied(value) for name, value in others.items()}, "aliases": aliases}
+        return {"slices": values, "others": {}, "aliases": {}}
+    return {"slices": values, "others": {name: moved(value) for name, value in others.items()}, "aliases": aliases}
 
 
 def returns_others(replica: Replica, rank: int) -> bool:
@@ -64,10 +69,21 @@ def whole_bytes(replica: Replica, slices: Slices) -> int:
     return sum(sizes) + sum(value.nbytes for value in others.values())
 
 
-def pack_weights(weights: dict[str, Any], slices: Slices) -> list[memoryview]:
-    """The bytes of ``copy_weights``, as ``pack_part``."""
-    parameters = {str(key).removeprefix(_KEY): (slices[key], value) for key, value in weights["slices"].items()}
-    return pack_part(parameters, weights["others"], weights["aliases"])
+def pack_weights(
+    weights: dict[str, Any],
+    slices: Slices,
+    tables: Collection[str] = (),
+    write_rows: Callable[[str, Tensor], str] = lambda name, rows: "",
+) -> list[memoryview]:
+    """The bytes of ``weights_of``, as ``pack_part``; but ``write_rows`` writes the rows of ``tables``, by their names.
+
+    A table's name is its weight's without the last part.
+    """
+    parameters = {_parameter(key): (slices[key], value) for key, value in weights["slices"].items()}
+    written = {name: write_rows(_module(name), value) for name, (_, value) in parameters.items() if name in tables}
+    dense = {name: value for name, value in parameters.items() if name not in tables}
+    aliases = {name: first for name, first in weights["aliases"].items() if first not in tables}
+    return pack_part(dense, weights["others"], aliases, {_module(name): text for name, text in written.items()})
 
 
 def _tensors(replica: Replica) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
@@ -78,5 +94,9 @@ def _tensors(replica: Replica) -> tuple[dict[str, Tensor], dict[str, Tensor], di
     return parameters, {name: value for name, value in tensors.items() if name not in parameters}, aliases
 
 
-def _copied(value: Tensor) -> Tensor:
-    return value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+def _parameter(key: str | int) -> str:
+    return str(key).removeprefix(_KEY)
+
+
+def _module(weight: str) -> str:
+    return weight.rpartition(".")[0]

@@ -10,6 +10,6 @@ from sparkdl.errors import InvalidInput
 def test_parts_need_a_folder_that_the_driver_shares(tmp_path):
     directory = SharedDirectory(str(tmp_path / "parts"))
     with pytest.raises(InvalidInput, match=r"does not share the driver's directory .*/parts, which holds the"):
-        PartFolder(directory).check()
+        PartFolder(directory, "").check()
     directory.announce()
-    PartFolder(directory).check()
+    PartFolder(directory, "").check()

@@ -49,7 +49,8 @@ OWN = """
     RendezvousResult RendezvousSpec Reporting Round RowScorer Rule Run RunData RungResult RungWork RunName Samme
     SavedFolder SavedInstance SavedStage SaveStatus Schedule Scorer SearchedEstimator SearchPoint SearchSpace
     ServedModel Shard ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel
-    StartTrial StepChunk StoredTensor StringIndexerModel SuggestionRule Table TableCell TaggedJobs Target TaskFits
+    StartTrial StepChunk StoredTensor StringIndexerModel SuggestionRule Table TableCell TableFiles TableReader
+    TaggedJobs Target TaskFits
     TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary Transforms
     TrialCheckpoints TrialTable Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart
     WeightsByClass WeightsFile WorkerAddress WorkerResult Workers WorkerTask

@@ -58,7 +58,7 @@ def test_mapped_module_scores_like_one_with_bytes(tmp_path: Path) -> None:
     assert load_file(file.uri).keys() == read_weights(file).keys() - {"score.weight"}
     assert {"weights.safetensors"} == {path.name for path in tmp_path.iterdir()}
     mapped, copied = new_module(Tied, parameters=False), Tied()
-    assign(file, mapped)
+    assign(mapped, read_weights(file))
     unpack(file.read(), copied)
     assert mapped.score.weight is mapped.embed.weight
     assert all(value.data_ptr() % 64 == 0 for value in mapped.state_dict().values())
@@ -91,7 +91,7 @@ def test_other_references_to_a_parameter_see_the_mapped_weights(tmp_path: Path, 
     trained, rows = Shares(early=early), torch.rand(4, 2)
     factory = Shares(early=early) if instance else partial(Shares, early=early)
     module = new_module(factory, parameters=False)
-    assign(stored(tmp_path, trained), module)
+    assign(module, read_weights(stored(tmp_path, trained)))
     assert module.listed[0] is module.weight
     assert torch.equal(module(rows), trained(rows))
 
@@ -133,7 +133,7 @@ class Recurrent(nn.Module):
 def test_recurrent_module_is_mapped_unless_a_weight_is_in_use_elsewhere(tmp_path: Path, held: bool) -> None:
     trained, rows = Recurrent(held=held), torch.rand(5, 2, 3)
     file = stored(tmp_path, trained)
-    assert assign(file, new_module(partial(Recurrent, held=held), parameters=False)) is not held
+    assert assign(new_module(partial(Recurrent, held=held), parameters=False), read_weights(file)) is not held
     module: Any = restored(partial(Recurrent, held=held), file, "fp32")
     assert all(map(torch.equal, module.state_dict().values(), trained.state_dict().values()))
     for expected, layer in ((trained.rnn, module.rnn), (trained.tied, module.tied)):
@@ -148,7 +148,7 @@ def test_original_may_be_overwritten_and_truncated_while_a_copy_is_mapped(
     monkeypatch.setattr(weights_file, "_shared_folder", [])
     copy_to(str(tmp_path / "executor"))
     copy = file.local_copy()
-    assign(copy, mapped)
+    assign(mapped, read_weights(copy))
     Path(file.uri).write_bytes(b"\0" * file.size)
     Path(file.uri).write_bytes(b"")
     assert torch.equal(mapped.embed.weight, trained.embed.weight)
@@ -168,4 +168,4 @@ def test_damaged_file_raises(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="the saved weights cannot be read"):
         read_weights(WeightsFile.of(str(path)))
     with pytest.raises(InvalidInput, match="the saved weights do not fit Linear"):
-        assign(stored(tmp_path, Tied()), nn.Linear(1, 1))
+        assign(nn.Linear(1, 1), read_weights(stored(tmp_path, Tied())))

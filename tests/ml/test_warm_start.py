@@ -25,6 +25,7 @@ from tests.ml import nets
 from tests.ml.rows import ROWS, classifier
 
 LINEAR = partial(nn.Linear, 3, 2)
+TRAINED = SimpleNamespace(module=LINEAR, _trained=SimpleNamespace(weights=b""))
 
 
 def equal(first: nn.Module, second: nn.Module) -> bool:
@@ -80,11 +81,11 @@ def test_copy_of_a_program_keeps_its_precision():
 )
 def test_weights_that_do_not_fit_raise(factory, message):
     with pytest.raises(InvalidInput, match=message):
-        WarmStart.of(SimpleNamespace(module=LINEAR), factory)
+        WarmStart.of(TRAINED, factory)
 
 
 def test_factory_of_a_warm_start_is_called_with_modelargs():
-    start = WarmStart.of(SimpleNamespace(module=LINEAR), nn.Linear)
+    start = WarmStart.of(TRAINED, nn.Linear)
     made = classifier(model=start, modelArgs={"in_features": 3, "out_features": 2}).objective().model
     assert pack(made()) == start.weights
     assert (made.factory.func, made.factory.keywords) == (nn.Linear, {"in_features": 3, "out_features": 2})

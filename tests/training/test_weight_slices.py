@@ -20,7 +20,7 @@ from sparkdl.io.weights_file import WeightsFile
 from sparkdl.training.layouts import Workers
 from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.objective.objective import Objective
-from sparkdl.training.weight_slices import copy_weights, pack_weights, weight_slices
+from sparkdl.training.weight_slices import pack_weights, weight_slices, weights_of
 
 
 class Everything(nn.Module):
@@ -44,14 +44,14 @@ class Everything(nn.Module):
 def part(replica: ModuleReplica, rank: int, size: int) -> bytes:
     group: Any = SimpleNamespace(rank=rank, size=size)
     slices = weight_slices(replica, group)
-    return b"".join(pack_weights(copy_weights(replica, slices, rank), slices))
+    return b"".join(pack_weights(weights_of(replica, slices, rank, copy=False), slices))
 
 
 def merged(parts: list[bytes], folder: Path) -> tuple[bytes, WeightsFile]:
     """The parts merged in memory, and from files, twice."""
-    writer = PartFolder(SharedDirectory(str(folder / "parts")))
+    writer = PartFolder(SharedDirectory(str(folder / "parts")), str(folder / "tables"))
     files = [writer.part(writer.write(f"{number}", [packed])) for number, packed in enumerate(parts)]
-    file, again = (merge_files(files, str(folder / "run")) for _ in range(2))
+    file, again = (merge_files(files, str(folder / "run"), writer.rows) for _ in range(2))
     assert file == again == WeightsFile.of(file.uri)
     return merge_weights(parts), file
 

@@ -3,6 +3,8 @@
 factory     weights.safetensors, and the factory's name and arguments in the metadata
 program     program.pt2, weights included
 pickle      model.pkl and weights.safetensors; loading needs trust
+
+Beside ``weights.safetensors``, the rows of large tables are in ``tables/<name>/00000-of-00004.safetensors`` and so on.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -37,20 +40,26 @@ def save_architecture(
     Raises:
         InvalidInput: the factory has no importable name, cannot be exported, and cannot be pickled.
     """
+    tables = weights.tables if isinstance(weights, WeightsFile) else {}
+    counts = {"tables": {name: len(files) for name, files in tables.items()}}
+    rows: dict[str, Weights] = {
+        _rows(name, number, len(files)): file for name, files in tables.items() for number, file in enumerate(files)
+    }
     with suppress(NotDescribable):
-        return {_WEIGHTS: weights}, {"architecture": "factory", "factory": allowed_types("model").describe(factory)}
+        described = allowed_types("model").describe(factory)
+        return {_WEIGHTS: weights, **rows}, {"architecture": "factory", "factory": described, **counts}
     try:
         return {_PROGRAM: program()}, {"architecture": "program"}
     except InvalidInput as error:
         reason = error.message
     pickled: dict[str, Weights] = {_PICKLE: ship(factory, "pickled, and so not saved")}
-    pickled[_WEIGHTS] = weights or pack(module())
+    pickled |= {_WEIGHTS: weights or pack(module()), **rows}
     warnings.warn(
         f"the model's architecture is saved as a pickle, which loads only with trust=True: {reason} To save it by "
         "name, use a factory that can be imported.",
         stacklevel=5,
     )
-    return pickled, {"architecture": "pickle"}
+    return pickled, {"architecture": "pickle", **counts}
 
 
 def load_architecture(saved: SavedFolder) -> tuple[Any, Weights]:
@@ -64,7 +73,9 @@ def load_architecture(saved: SavedFolder) -> tuple[Any, Weights]:
             how = f" Or set the session's {TRUST} to true." if "can run code" in error.message else ""
             raise InvalidInput(f"{path}: {error.message}{how}") from error
         return program, b""
-    weights = saved.weights(_WEIGHTS)
+    counts = saved.fields.get("tables", {})  # models of earlier versions lack the field
+    tables = {name: tuple(saved.large(_rows(name, at, count)) for at in range(count)) for name, count in counts.items()}
+    weights = replace(saved.large(_WEIGHTS), tables=tables) if tables else saved.weights(_WEIGHTS)
     try:
         weights.check() if isinstance(weights, WeightsFile) else read_state(weights)
     except InvalidInput as error:
@@ -78,3 +89,7 @@ def load_architecture(saved: SavedFolder) -> tuple[Any, Weights]:
         raise KeyError(architecture)
     saved.refuse_pickled(["the model's architecture"])
     return unpickled(saved.file(_PICKLE), f"{path}/{_PICKLE}"), weights
+
+
+def _rows(table: str, number: int, count: int) -> str:
+    return f"tables/{table or 'table'}/{number:05d}-of-{count:05d}.safetensors"

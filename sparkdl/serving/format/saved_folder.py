@@ -49,10 +49,17 @@ class SavedFolder:
 
     def weights(self, name: str) -> Weights:
         """The weights in the file ``name``: large ones are a file, which the model then needs."""
-        uri = files.join(self.root, name)
         try:
-            large = files.size(uri) > LARGE
-            return WeightsFile.of(uri) if large else files.read(uri)
+            if files.size(files.join(self.root, name)) > LARGE:
+                return self.large(name)
+        except OSError as error:
+            raise InvalidInput(f"{self.path} is damaged: {name} cannot be read: {error}") from error
+        return self.file(name)
+
+    def large(self, name: str) -> WeightsFile:
+        """The file ``name`` with weights, which the model then needs."""
+        try:
+            return WeightsFile.of(files.join(self.root, name))
         except OSError as error:
             raise InvalidInput(f"{self.path} is damaged: {name} cannot be read: {error}") from error
 

@@ -14,11 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from sparkdl.cluster.group.world import Group
 from sparkdl.io.weights import Slices
 from sparkdl.training.layouts import Replica
 from sparkdl.training.objective.monitored_value import Mode
-from sparkdl.training.weight_slices import copy_weights, holds, pack_weights, returns_others, weight_slices
+from sparkdl.training.weight_slices import holds, pack_weights, returns_others, weight_slices, weights_of
 
 
 @dataclass
@@ -83,12 +85,18 @@ class GangEarlyStopping:
         if self.epochs.after(epoch, value, self._weights if self.keep else None):
             self.reason = f"no better value for patience={self.epochs.patience}"
 
-    def packed_weights(self) -> list[memoryview]:
-        """This worker's part of the best epoch's weights, else of the present ones; as ``pack_weights``."""
-        return pack_weights(self.epochs.weights or self._weights(), self.slices)
+    def packed_weights(self, write_rows: Callable[[str, Tensor], str] | None = None) -> list[memoryview]:
+        """This worker's part of the best epoch's weights, else of the live ones, as ``pack_weights``.
 
-    def _weights(self) -> dict[str, Any]:
-        return copy_weights(self._replica, self.slices, self._group.rank)
+        ``write_rows`` writes the rows of tables; without it, they are among the bytes.
+        """
+        weights = self.epochs.weights or self._weights(copy=False)
+        if write_rows is None:
+            return pack_weights(weights, self.slices)
+        return pack_weights(weights, self.slices, self._replica.divided, write_rows)
+
+    def _weights(self, *, copy: bool = True) -> dict[str, Any]:
+        return weights_of(self._replica, self.slices, self._group.rank, copy=copy)
 
     def state_dict(self) -> dict[str, Any]:
         """The best epoch, its value and its weights, the slices under ``"shared"``, and why training stops."""
@@ -105,6 +113,6 @@ class GangEarlyStopping:
             # In a larger gang a new rank resumes from the state of rank 0.
             others = returns_others(self._replica, self._group.rank)
             first = {name: weights[name] if others else {} for name in ("others", "aliases")}
-            # In the order of ``copy_weights``: files have their own.
+            # In the order of ``weights_of``: files have their own.
             slices = {key: state["shared"][key] for key, part in self.slices.items() if holds(part)}
             self.epochs.weights = {"slices": slices, **first}

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from sparkdl.cluster.group.world import World
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.shards.units import units_of
-from sparkdl.training.layouts.table import tables_of
+from sparkdl.training.layouts.table import Table, tables_of
+from sparkdl.training.layouts.table_rows import state_sizes
 from sparkdl.training.objective.objective import Objective
 
 _COPIES = 4  # of a unit
@@ -154,10 +155,8 @@ def explaining_memory(objective: Objective, layout: Layout, world: World, *, sav
         except Exception:
             logger.warning("the memory that the model needs cannot be computed", exc_info=True)
             raise error from None
-        if tables_of(module):
-            raise InvalidInput(
-                "a worker ran out of memory; raise numWorkers, since tables lie on all workers."
-            ) from error
+        if tables := tables_of(module):
+            raise InvalidInput(_advice_on_tables([*tables.values()], objective.dtype, world.size, free)) from error
         raise InvalidInput(_advice(memory, layout, world.size, free)) from error
 
 
@@ -179,6 +178,16 @@ def _advice(memory: ModelMemory, layout: Layout, size: int, free: int) -> str:
     return (
         f"{text} Set layout=Sharded() and numWorkers of at least {fewest}: then a worker needs "
         f"{memory.sharded(fewest) / 1e6:.0f} MB, and memory for activations."
+    )
+
+
+def _advice_on_tables(tables: Sequence[Table], dtype: torch.dtype, size: int, free: int) -> str:
+    numbers = [one.embedding_dim + sum(map(prod, state_sizes(one).values())) for one in tables]
+    total = sum(one.num_embeddings * count for one, count in zip(tables, numbers, strict=True)) * dtype.itemsize / 1e6
+    return (
+        f"a worker ran out of memory. The tables have {total:.0f} MB with their optimizers' states, {total / size:.0f} "
+        f"MB for a worker with numWorkers={size}, and {total / (size + 1):.0f} MB with numWorkers={size + 1}. A worker "
+        f"has {free / 1e6:.0f} MB beside Python and torch. Raise numWorkers, or lower batchSize."
     )
 
 

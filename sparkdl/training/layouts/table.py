@@ -13,9 +13,11 @@ alone: any number of workers starts alike, and none of them makes the whole tabl
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,16 +30,23 @@ from sparkdl.io.fields import Count, Natural, Positive, checked
 from sparkdl.training.layouts.row_adagrad import RowAdagrad
 from sparkdl.training.objective.module_factory import has_values
 
-_CHUNK = 1 << 16  # rows that are made at a time
+CHUNK = 1 << 16  # rows that are made at a time
 _MODES = (None, "sum", "mean")
 _HELD: ContextVar[tuple[int, int] | None] = ContextVar("held rows", default=None)
 
 
 class RowSource(Protocol):
-    """Where a table's rows come from in a gang."""
+    """Where a table's rows come from: other workers of a gang, or files."""
 
-    def look_up(self, table: Table, ids: Tensor) -> Tensor:
-        """The rows of distinct, ascending ids, ``[ids, d]``; a collective of all workers."""
+    @property
+    def copies(self) -> bool:
+        """Whether a copy of a table has the source as well."""
+
+    def look_up(self, table: Table, ids: Tensor, counts: Tensor | None) -> Tensor:
+        """The rows of distinct, ascending ids, ``[ids, d]``; in a gang, a collective of all workers.
+
+        ``counts`` says how often each id occurs, for tables with ``admit``.
+        """
 
 
 class Table(nn.Module):
@@ -55,6 +64,9 @@ class Table(nn.Module):
             or ``SparseAdam`` of torch. It is called with a list of one weight.
         init: half the width of the uniform distribution of the initial numbers, or a function of ids ``[k]`` that
             returns their rows ``[k, d]``, for example of a pretrained file.
+        admit: how many times training has to see an id before its row begins: until the end of that step, the row is
+            zeros and not trained, and so it stays in scoring for ids that training saw less often. 0 admits all ids.
+        host: whether the rows stay in the host's memory with ``device="cuda"``, and only rows of a batch travel.
 
     Attributes:
         weight: the rows that this worker holds; all rows in one process.
@@ -75,6 +87,8 @@ class Table(nn.Module):
         mode: str | None = None,
         optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] = RowAdagrad,
         init: float | Callable[[Tensor], Tensor] = 0.01,
+        admit: int = 0,
+        host: bool = False,
     ) -> None:
         super().__init__()
         self.num_embeddings: int = checked(num_embeddings, Count, "Table.num_embeddings")
@@ -86,14 +100,16 @@ class Table(nn.Module):
             raise InvalidInput(f"Table.mode is {mode!r}; expected None, 'sum' or 'mean'.")
         self.mode, self.optimizer = mode, optimizer
         self.init = init if callable(init) else checked(init, Positive, "Table.init")
+        self.admit: int = checked(admit, Natural, "Table.admit")
+        self.host: bool = checked(host, bool, "Table.host")
         self.filled = False  # whether the rows have values
         self._source: RowSource | None = None
         rank, size = _HELD.get() or (0, 1)
         self.held = range(rank, num_embeddings, size)
-        device = None if has_values() else "meta"
+        device = ("cpu" if host else None) if has_values() else "meta"
         rows = torch.full((len(self.held), embedding_dim), math.nan, device=device)  # until they have values
         self.weight = nn.Parameter(rows, requires_grad=False)
-        if device is None:
+        if device != "meta":
             self.reset_parameters()
 
     def forward(self, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
@@ -130,7 +146,8 @@ class Table(nn.Module):
             raise InvalidInput(f"a Table got ids of {ids.dtype}; expected torch.int64, as ids.long() has.")
         distinct, places = torch.unique(ids.long(), return_inverse=True)
         self._check(ids, distinct)
-        rows, padding = self._source.look_up(self, distinct), None
+        counts = torch.bincount(places.flatten(), minlength=len(distinct)) if self.admit else None
+        rows, padding = self._source.look_up(self, distinct, counts), None
         if self.padding_idx is not None and len(places_of_padding := (distinct == self.padding_idx).nonzero()):
             padding = int(places_of_padding)
         if not len(distinct):
@@ -142,18 +159,31 @@ class Table(nn.Module):
         if _HELD.get() is None:
             self.fill(int(torch.randint(1 << 62, ())))
 
-    @torch.no_grad()
     def fill(self, seed: int) -> None:
-        """Begin with the numbers of a seed."""
-        for first in range(0, len(self.held), _CHUNK):
-            ids = torch.tensor(self.held[first : first + _CHUNK], dtype=torch.int64, device="cpu")
-            rows = self.init(ids) if callable(self.init) else hashed_rows(seed, ids, self.embedding_dim, self.init)
-            if rows.shape != (len(ids), self.embedding_dim):
-                raise InvalidInput(
-                    f"Table.init returned {list(rows.shape)} for {len(ids)} ids; expected [{len(ids)}, "
-                    f"{self.embedding_dim}]."
-                )
-            self.weight[first : first + _CHUNK] = rows
+        """Begin with the numbers of a seed, or with zeros if ids have to be admitted."""
+        if self.admit:
+            self.weight.zero_()
+            self.filled = True
+        else:
+            self.read(partial(self.initial, seed))
+
+    def initial(self, seed: int, ids: Tensor) -> Tensor:
+        """The initial rows ``[k, d]`` of ids ``[k]`` on the CPU."""
+        if not callable(self.init):
+            return hashed_rows(seed, ids, self.embedding_dim, self.init)
+        if (rows := self.init(ids)).shape != (len(ids), self.embedding_dim):
+            raise InvalidInput(
+                f"Table.init returned {list(rows.shape)} for {len(ids)} ids; expected [{len(ids)}, "
+                f"{self.embedding_dim}]."
+            )
+        return rows
+
+    @torch.no_grad()
+    def read(self, rows: Callable[[Tensor], Tensor]) -> None:
+        """Set the rows that this worker holds to those that a function of their ids returns."""
+        for first in range(0, len(self.held), CHUNK):
+            ids = torch.tensor(self.held[first : first + CHUNK], dtype=torch.int64, device="cpu")
+            self.weight[first : first + CHUNK] = rows(ids)
         if self.padding_idx is not None and self.padding_idx in self.held:
             self.weight[self.held.index(self.padding_idx)] = 0.0
         self.filled = True
@@ -166,6 +196,12 @@ class Table(nn.Module):
         self.weight.requires_grad_(False)
         self.held, self._source = held, source
 
+    def restore(self, source: RowSource | None, dtype: torch.dtype) -> None:
+        """Keep no row and look all rows, which have this dtype, up in ``source``; without it, have room for all."""
+        self.held, self._source = range(self.num_embeddings if source is None else 0), source
+        empty = torch.empty(len(self.held), self.embedding_dim, dtype=dtype)
+        self.weight, self.filled = nn.Parameter(empty, requires_grad=False), True
+
     def extra_repr(self) -> str:
         """Rows, numbers of a row, and mode."""
         mode = "" if self.mode is None else f", mode={self.mode!r}"
@@ -173,7 +209,15 @@ class Table(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy is no part of a gang.
-        return {**self.__dict__, "_source": None}
+        return {**self.__dict__, "_source": self._source if self._source and self._source.copies else None}
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Table:
+        moved = fn(self.weight.detach()[:0])
+        if not self.host or moved.is_meta or self.weight.is_meta:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            return self
+        self.weight.data = self.weight.data.to(moved.dtype)  # and not to a GPU
+        return self
 
     def _embedded(self, ids: Tensor, rows: Tensor, offsets: Tensor | None, padding: int | None) -> Tensor:
         if self.mode is None:
@@ -205,6 +249,11 @@ def held_rows(rank: int, size: int) -> Iterator[None]:
         yield
     finally:
         _HELD.reset(token)
+
+
+def without_rows() -> AbstractContextManager[None]:
+    """In the block, a new table has no rows."""
+    return held_rows(sys.maxsize, 1)
 
 
 def tables_of(module: nn.Module) -> dict[str, Table]:

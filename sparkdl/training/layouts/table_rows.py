@@ -3,6 +3,9 @@
 A look-up of ``k`` distinct ids is two exchanges: ids to the workers that hold the rows, and rows back. A step is two
 more, for all tables together: ids, and the sums of the gradients of their rows over the worker's look-ups. All workers
 call the tables in the same order.
+
+With ``Table(admit=k)``, the worker that holds a row counts how often all workers looked its id up in training. When a
+step ends with a count of at least ``k``, the row gets its initial numbers; before, its gradients are dropped.
 """
 
 from __future__ import annotations
@@ -21,8 +24,10 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slice
 from sparkdl.telemetry.step_timer import inner_phase
 from sparkdl.training.layouts import Layout, SentBytes
-from sparkdl.training.layouts.table import Table, tables_of
+from sparkdl.training.layouts.table import CHUNK, Table, tables_of
 from sparkdl.training.objective.objective import Objective
+
+_SEEN = "seen"
 
 
 @dataclass(frozen=True)
@@ -33,11 +38,13 @@ class LookUp:
         name: of the table.
         ids: distinct ones, ascending.
         rows: ``[ids, d]``, a leaf.
+        counts: how often each id occurs, ``[ids]``, if the table admits ids by their number.
     """
 
     name: str
     ids: Tensor
     rows: Tensor
+    counts: Tensor | None
 
 
 class TableRows:
@@ -58,6 +65,8 @@ class TableRows:
         kinds: classes of the tables' optimizers, by the names of the tables.
     """
 
+    copies = False
+
     def __init__(self, module: nn.Module, group: Group, seed: int) -> None:
         self.group, self.sent = group, SentBytes()
         self.gradients: dict[str, tuple[Tensor, Tensor]] = {}
@@ -65,15 +74,27 @@ class TableRows:
         self._tables = tables_of(module)
         self._names = {id(table): name for name, table in self._tables.items()}
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._seeds: dict[str, int] = {}
+        self._seen: dict[str, Tensor] = {}  # how often ids were looked up, [rows], of tables that admit them
+        self._counted: dict[str, tuple[Tensor, Tensor]] = {}  # places of rows and their counts in the present step
+        hosted = {id(table.weight) for table in self._tables.values() if table.host}
+        devices = (value.device for value in module.parameters() if id(value) not in hosted)
+        self._device = next(devices, torch.device("cpu"))
         self.slices: dict[str | int, Slice] = {}
         for name, table in self._tables.items():
             table.hold(group.rank, group.size, self)
-            if not table.filled and not bool(table.weight.isnan().all()):
+            if not (table.filled or all(bool(part.isnan().all()) for part in torch.split(table.weight, CHUNK))):
                 raise InvalidInput(
                     f"the factory writes rows of Table {name!r}; expected the rows in the argument init."
                 )
-            if not table.filled:
-                table.fill(seed + zlib.crc32(name.encode()))
+            self._seeds[name] = seed + zlib.crc32(name.encode())
+            before = table.filled
+            if not before:
+                table.fill(self._seeds[name])
+            if table.admit:
+                self._seen[name] = torch.zeros(len(table.held), dtype=torch.int32, device=table.weight.device)
+                if before:  # of another training, which admitted the rows that are not zeros
+                    self._seen[name][table.weight.any(1)] = table.admit
             sizes = {"weight": (table.embedding_dim,), **state_sizes(table)}
             for key, row in sizes.items():
                 ranges = (table.held, *map(range, row))
@@ -85,23 +106,23 @@ class TableRows:
         self._rates = {name: [group["lr"] for group in one.param_groups] for name, one in self._optimizers.items()}
         self.kinds = {name: type(one).__qualname__ for name, one in self._optimizers.items()}
 
-    def look_up(self, table: Table, ids: Tensor) -> Tensor:
+    def look_up(self, table: Table, ids: Tensor, counts: Tensor | None) -> Tensor:
         """The rows of distinct, ascending ids; a pass with gradients keeps them for ``collect``."""
         size, weight = self.group.size, table.weight.detach()
         if size == 1:
-            rows = weight[ids]
+            rows = weight[ids.to(weight.device)].to(ids.device)
         else:
             order, parts = self._by_holder(ids)
             with inner_phase("exchange"):
                 asked = self.group.all_to_all_rows(parts)
-                replies = [weight[(one // size).to(weight.device)] for one in asked]
+                replies = [weight[(one // size).to(weight.device)].to(ids.device) for one in asked]
                 answers = torch.cat(self.group.all_to_all_rows(replies, [*map(len, parts)]))
             rows = torch.empty_like(answers)
             rows[order] = answers
             if torch.is_grad_enabled():
                 self._count([*parts, *replies])
         if torch.is_grad_enabled():
-            self.look_ups.append(LookUp(self._names[id(table)], ids, rows.requires_grad_()))
+            self.look_ups.append(LookUp(self._names[id(table)], ids, rows.requires_grad_(), counts))
         return rows
 
     def collect(self, share: float) -> None:
@@ -112,12 +133,13 @@ class TableRows:
         heads: list[list[int]] = [[] for _ in range(size)]
         ids: list[list[Tensor]] = [[] for _ in range(size)]
         values: list[list[Tensor]] = [[] for _ in range(size)]
-        for name, (rows, gradients) in mine.items():
+        for name, (rows, gradients, counts) in mine.items():
             order, parts = self._by_holder(rows)
-            pieces = torch.split(gradients[order], [*map(len, parts)])
+            sizes = [*map(len, parts)]
+            pieces, numbers_seen = torch.split(gradients[order], sizes), torch.split(counts[order], sizes)
             for holder, (part, piece) in enumerate(zip(parts, pieces, strict=True)):
                 heads[holder] += [len(part), name in used]
-                ids[holder].append(part)
+                ids[holder] += [part, numbers_seen[holder]] if name in self._seen else [part]
                 values[holder].append(piece.reshape(-1))
         messages = [torch.cat([part[0].new_tensor(head), *part]) for head, part in zip(heads, ids, strict=True)]
         numbers = [torch.cat(part) for part in values]
@@ -126,29 +148,33 @@ class TableRows:
                 self._count([*messages, *numbers])
                 messages = self.group.all_to_all_rows(messages)
                 numbers = self.group.all_to_all_rows(numbers, [*map(self._numbers_after, messages)])
-        self.gradients = dict(self._received(messages, numbers))
+        self.gradients = {name: self._admitted(name, *part) for name, *part in self._received(messages, numbers)}
 
     def step(self, factor: float) -> None:
         """Take the tables' steps, with their learning rates times ``factor``."""
         for name, (rows, values) in self.gradients.items():
             weight, optimizer = self._tables[name].weight, self._optimizers[name]
+            places, gradients = rows.unsqueeze(0).to(weight.device), values.to(weight.device)
             weight.grad = torch.sparse_coo_tensor(
-                rows.unsqueeze(0), values, weight.shape, is_coalesced=True, check_invariants=False
+                places, gradients, weight.shape, is_coalesced=True, check_invariants=False
             )
             for group, rate in zip(optimizer.param_groups, self._rates[name], strict=True):
                 group["lr"] = rate * factor
             with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
                 optimizer.step()
             weight.grad = None
-        self.gradients = {}
+        for name, (rows, counts) in self._counted.items():
+            self._admit(name, rows, counts)
+        self.gradients, self._counted = {}, {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the tables' optimizers, by table and name; tensors are live."""
-        return {
+        """The states of the tables' optimizers, and the counts of ids, by table and name; tensors are live."""
+        states = {
             _joined(name, key): value
             for name, optimizer in self._optimizers.items()
             for key, value in optimizer.state.get(self._tables[name].weight, {}).items()
         }
+        return states | {_joined(name, _SEEN): counts for name, counts in self._seen.items()}
 
     def load_state_dict(self, state: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
         """Restore a state from ``state_dict`` of optimizers of these ``kinds``; raises InvalidInput if they differ."""
@@ -160,42 +186,69 @@ class TableRows:
         for name, optimizer in self._optimizers.items():
             weight, start = self._tables[name].weight, _joined(name, "")
             mine = {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}
+            if name in self._seen:
+                self._seen[name].copy_(mine.pop(_SEEN))
             optimizer.state[weight] = {
                 key: value.to(weight.device) if isinstance(value, Tensor) and value.dim() else value
                 for key, value in mine.items()
                 if "." not in key
             }
 
-    def _summed(self, name: str, share: float) -> tuple[Tensor, Tensor]:
-        """The ids that this worker's batch used, and the sums of their rows' gradients."""
+    def _summed(self, name: str, share: float) -> tuple[Tensor, Tensor, Tensor]:
+        """The ids that this worker's batch used, the sums of their rows' gradients, and how often they occur."""
         table = self._tables[name]
-        pairs = [(one.ids, one.rows.grad) for one in self.look_ups if one.name == name]
-        parts = [(ids, gradient) for ids, gradient in pairs if gradient is not None]
+        parts = [(one, one.rows.grad) for one in self.look_ups if one.name == name and one.rows.grad is not None]
         if not parts:
-            device = table.weight.device
-            return torch.empty(0, dtype=torch.int64, device=device), table.weight.detach()[:0]
-        ids, gradients = torch.cat([ids for ids, _ in parts]), torch.cat([one for _, one in parts]) * share
+            none = torch.empty(0, dtype=torch.int64, device=self._device)
+            return none, table.weight.detach()[:0].to(self._device), none
+        ids, gradients = torch.cat([one.ids for one, _ in parts]), torch.cat([grad for _, grad in parts]) * share
+        counts = torch.cat([torch.zeros_like(one.ids) if one.counts is None else one.counts for one, _ in parts])
         if len(parts) > 1:
-            ids, gradients = _sums(ids, gradients)
+            (_, counts), (ids, gradients) = _sums(ids, counts), _sums(ids, gradients)
         if table.padding_idx is not None:
             trained = ids != table.padding_idx
-            ids, gradients = ids[trained], gradients[trained]
-        return ids, gradients
+            ids, gradients, counts = ids[trained], gradients[trained], counts[trained]
+        return ids, gradients, counts
 
-    def _received(self, messages: list[Tensor], numbers: list[Tensor]) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
-        """The gradients of this worker's rows, summed over the workers in rank order."""
+    def _admitted(self, name: str, rows: Tensor, values: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of the rows that training has admitted."""
+        if name not in self._seen:
+            return rows, values
+        self._counted[name] = rows, counts
+        trained = (self._seen[name][rows.to(self._seen[name].device)] >= self._tables[name].admit).to(rows.device)
+        return rows[trained], values[trained]
+
+    @torch.no_grad()
+    def _admit(self, name: str, rows: Tensor, counts: Tensor) -> None:
+        """Count the look-ups of a step, and begin the rows that it admits."""
+        table, seen = self._tables[name], self._seen[name]
+        rows, counts = rows.to(seen.device), counts.to(seen.device)
+        before = seen[rows]
+        after = (before + counts).clamp(max=table.admit)  # a count of many steps must not overflow
+        seen[rows] = after.to(seen.dtype)
+        begun = rows[(before < table.admit) & (after >= table.admit)]
+        ids = begun.cpu() * table.held.step + table.held.start
+        table.weight[begun] = table.initial(self._seeds[name], ids).to(table.weight)
+
+    def _received(self, messages: list[Tensor], numbers: list[Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+        """The gradients of this worker's rows and how often they were looked up, summed in rank order."""
         heads = [message[: 2 * len(self._tables)].view(-1, 2).tolist() for message in messages]
         first, begin = [2 * len(self._tables)] * len(messages), [0] * len(messages)
         for number, (name, table) in enumerate(self._tables.items()):
-            ids, values = [], []
+            ids, values, counts = [], [], []
             for rank, head in enumerate(heads):
                 count = head[number][0]
                 end = begin[rank] + count * table.embedding_dim
-                ids.append(messages[rank][first[rank] : first[rank] + count])
+                parts = 2 if name in self._seen else 1
+                sent = messages[rank][first[rank] : first[rank] + parts * count].view(parts, count)
+                ids.append(sent[0])
+                counts.append(sent[-1])
                 values.append(numbers[rank][begin[rank] : end].view(count, table.embedding_dim))
-                first[rank], begin[rank] = first[rank] + count, end
+                first[rank], begin[rank] = first[rank] + parts * count, end
             if any(head[number][1] for head in heads):
-                yield name, _sums(torch.cat(ids) // self.group.size, torch.cat(values))
+                places = torch.cat(ids) // self.group.size
+                rows, gradients = _sums(places, torch.cat(values))
+                yield name, rows, gradients, _sums(places, torch.cat(counts))[1] if name in self._seen else rows
 
     def _numbers_after(self, message: Tensor) -> int:
         """How many numbers a worker sends after a message."""
@@ -242,7 +295,7 @@ def check_no_tables(layout: Layout, module: nn.Module) -> None:
 
 
 def state_sizes(table: Table, name: str = "") -> dict[str, tuple[int, ...]]:
-    """What a table's optimizer keeps for each row: the shapes of a row's state, by name.
+    """What a table's optimizer, and the counts of ids, keep for each row: the shapes of a row's state, by name.
 
     Raises:
         InvalidInput: the optimizer does not step on sparse gradients, or keeps sparse states.
@@ -262,7 +315,8 @@ def state_sizes(table: Table, name: str = "") -> dict[str, tuple[int, ...]]:
     if any(isinstance(value, Tensor) and value.is_sparse for value in state.values()):
         raise _refusal(table, name, "it keeps sparse states, as SGD does with momentum")
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim()}
-    return {key: tuple(value.shape[1:]) for key, value in tensors.items() if len(value) == rows}
+    sizes = {key: tuple(value.shape[1:]) for key, value in tensors.items() if len(value) == rows}
+    return sizes | ({_SEEN: ()} if table.admit else {})
 
 
 def _refusal(table: Table, name: str, reason: str) -> InvalidInput:

@@ -61,10 +61,40 @@ class Looking(nn.Module):
 
 
 class WithTables(Looking):
-    def __init__(self, optimizer: Callable[..., Any] = RowAdagrad) -> None:
+    def __init__(self, optimizer: Callable[..., Any] = RowAdagrad, admit: int = 0) -> None:
         super().__init__()
-        self.numbers = Table(SIZE, WIDTH, padding_idx=0, optimizer=optimizer, init=1.0)
-        self.bag = Table(SIZE, WIDTH, mode="sum", optimizer=optimizer, init=1.0)
+        init = waves if admit else 1.0
+        self.numbers = Table(SIZE, WIDTH, padding_idx=0, optimizer=optimizer, init=init, admit=admit)
+        self.bag = Table(SIZE, WIDTH, mode="sum", optimizer=optimizer, init=init, admit=admit)
+
+
+def waves(ids: Tensor) -> Tensor:
+    return torch.stack([ids.double().sin(), ids.double().cos()], 1)
+
+
+class Admission:
+    """Counts the ids of an embedding in a single process, drops gradients of rare ones, and begins rows."""
+
+    def __init__(self, part: nn.Module, admit: int) -> None:
+        self.part, self.admit, self.seen, self.ids = part, admit, torch.zeros(SIZE, dtype=torch.int64), list[Tensor]()
+        part.register_forward_pre_hook(lambda _, inputs: self.ids.append(inputs[0].flatten()))
+
+    def drop(self) -> None:
+        gradient = self.part.weight.grad.coalesce()
+        rows, values = gradient.indices()[0], gradient.values()
+        admitted = self.seen[rows] >= self.admit
+        places = rows[admitted].unsqueeze(0)
+        self.part.weight.grad = torch.sparse_coo_tensor(places, values[admitted], gradient.shape)
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        before = self.seen.clone()
+        self.seen += torch.bincount(torch.cat(self.ids), minlength=SIZE)
+        self.ids.clear()
+        begun = ((before < self.admit) & (self.seen >= self.admit)).nonzero().squeeze(1)
+        if self.part.padding_idx is not None:
+            begun = begun[begun != self.part.padding_idx]
+        self.part.weight[begun] = waves(begun)
 
 
 class WithEmbeddings(Looking):
@@ -99,11 +129,15 @@ def single_process(case: Case, data: dict[str, np.ndarray], steps: list[np.ndarr
     factories = [(module.dense, case.optimizer), *((part, case.model.args[0]) for part in (module.numbers, module.bag))]
     optimizers = [factory([*part.parameters()]) for part, factory in factories]
     scheduler = None if case.scheduler is None else case.scheduler(optimizers[0])
+    admit = case.model.keywords.get("admit", 0)
+    admissions = [Admission(part, admit) for part in (module.numbers, module.bag)] if admit else []
     rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     for rows in steps:
         weights = torch.from_numpy(data["weight"][rows]) if case.weight else torch.ones(len(rows))
         errors = (module(torch.from_numpy(data["x"][rows])) - torch.from_numpy(data["y"][rows])).square()
         ((weights * errors).sum() / weights.sum()).backward()
+        for admission in admissions:
+            admission.drop()
         gradients = [value.grad for value in module.parameters() if value.grad is not None]
         if case.max_grad_norm is not None:
             values = [one.coalesce().values() if one.is_sparse else one for one in gradients]
@@ -114,6 +148,8 @@ def single_process(case: Case, data: dict[str, np.ndarray], steps: list[np.ndarr
             optimizer.param_groups[0]["lr"] = rate * optimizers[0].param_groups[0]["lr"] / rates[0]
             optimizer.step()
             optimizer.zero_grad()
+        for admission in admissions:
+            admission.begin()
         if scheduler is not None:
             scheduler.step()
     return {name: value.detach() for name, value in module.state_dict().items()}
@@ -127,6 +163,8 @@ CASES |= {
         *(CASES["Adagrad"],), accumulate=2, max_grad_norm=0.3, batch_size=10, weight="weight"
     ),
     "schedule": replace(CASES["RowAdagrad"], scheduler=HALVING),
+    "admission, clipping": Case(partial(WithTables, OPTIMIZERS["SGD"], admit=4), batch_size=7, max_grad_norm=0.3),
+    "admission, pieces": Case(partial(WithTables, OPTIMIZERS["Adagrad"], admit=3), batch_size=10, accumulate=2),
 }
 
 
@@ -174,9 +212,9 @@ def test_rows_are_synchronous_under_strategies_whose_replicas_differ(pair, strat
     assert all(value.isfinite().all() for value in weights.values())
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_run_resumes_with_other_workers_and_within_an_epoch(pair, tmp_path, optimizer):
-    model = partial(WithTables, OPTIMIZERS[optimizer])
+@pytest.mark.parametrize(("optimizer", "admit"), [*((name, 0) for name in OPTIMIZERS), ("RowAdagrad", 4)])
+def test_a_run_resumes_with_other_workers_and_within_an_epoch(pair, tmp_path, optimizer, admit):
+    model = partial(WithTables, OPTIMIZERS[optimizer], admit=admit)
     settings = {"batch_size": 10, "model": model}
     expected = resume(pair, resumable(tmp_path / "undisturbed", "AdamW", Replicated(), **settings))
     with pytest.raises(WorkerFailed, match="on purpose"):
@@ -306,6 +344,15 @@ def test_a_table_looks_up_as_embeddings_do():
         assert torch.equal(table(nothing, torch.zeros(2, dtype=torch.int64)), torch.zeros(2, 3))
 
 
+def test_rows_on_the_host_stay_there():
+    table, layers = Table(4, 2, host=True), nn.ModuleList([Table(4, 2), nn.Linear(1, 1)])
+    layers.append(table)
+    layers.double().to("meta")
+    assert (table.weight.dtype, table.weight.device.type) == (torch.float64, "meta")
+    table = nn.Sequential(Table(4, 2, host=True)).double()[0]
+    assert (table.weight.dtype, table.weight.device.type) == (torch.float64, "cpu")
+
+
 def test_rows_of_a_function_and_of_a_state():
     rows = torch.randn(6, 2)
     assert torch.equal(Table(6, 2, init=lambda ids: rows[ids]).weight, rows)
@@ -329,6 +376,8 @@ def test_a_table_without_parameters_has_no_values():
         ({"padding_idx": 4}, "padding_idx is 4; expected an id below 4"),
         ({"mode": "max"}, "mode is 'max'"),
         ({"init": -1.0}, "init is -1"),
+        ({"admit": -1}, "admit is -1"),
+        ({"host": "cpu"}, "host is 'cpu'"),
     ],
 )
 def test_wrong_arguments_raise(arguments, message):
