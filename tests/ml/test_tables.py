@@ -10,7 +10,7 @@ import torch
 from pyspark.sql import functions as F
 from torch import Tensor, nn
 
-from sparkdl import InvalidInput, ParallelSGD, Sharded, Table, TorchClassifier, TorchModel, WarmStart, load_predictor
+from sparkdl import InvalidInput, ParallelSGD, Pipelined, Table, TorchClassifier, TorchModel, WarmStart, load_predictor
 from tests.rounds.data import real
 
 ROWS, SIZE = 6000, 500
@@ -69,7 +69,7 @@ def test_a_fit_from_saved_rows_goes_on(data):
     ("settings", "message"),
     [
         ({"strategy": ParallelSGD()}, "the model has a Table, 'ids', which gangs alone train"),
-        ({"layout": Sharded()}, "layout is Sharded, and the model has a Table, ids"),
+        ({"layout": Pipelined(2)}, "layout is Pipelined, and the model has a Table, ids"),
         ({"precision": "fp16"}, "precision='fp16' is set"),
     ],
 )

@@ -23,6 +23,8 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.sampler import generator
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slices
+from sparkdl.training.layouts.table import without_rows
+from sparkdl.training.layouts.table_rows import drop_weights
 from sparkdl.training.objective.module_factory import new_module
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.rng import forked
@@ -51,9 +53,17 @@ class InitialWeights:
 
     @staticmethod
     def of(objective: Objective, world: World, init: Init) -> InitialWeights:
-        """Build the module, all workers at the same place; raises InvalidInput as ``check_init`` does."""
-        source = objective.build("cpu", warn=True) if init is None and world.rank == 0 else None
+        """Build the module, all workers at the same place, and its tables without weights.
+
+        Raises:
+            InvalidInput: as ``check_init``; or another module has the weight of a table.
+        """
+        with without_rows():
+            source = objective.build("cpu", warn=True) if init is None and world.rank == 0 else None
         module = objective.build(world.device, parameters=False)
+        for one in (module, source):
+            if one is not None:
+                drop_weights(one)
         check_init(module, objective, init)
         if any(not parameter.is_meta for parameter in module.parameters()):  # the factory needs or has values
             module = new_module(module, parameters=False)

@@ -25,6 +25,7 @@ from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.layouts.pipelined import Pipelined, PipelinedReplica
 from sparkdl.training.layouts.sharded import Sharded, ShardedReplica
 from sparkdl.training.layouts.slice_checks import check_slices
+from sparkdl.training.layouts.table_rows import check_no_tables
 from sparkdl.training.layouts.tensor_parallel import TensorParallel, draw_alike, parallelize, tensor_slices
 from sparkdl.training.layouts.tensors.partner_operators import Partners
 from sparkdl.training.layouts.tensors.plans import planned_layers
@@ -53,10 +54,12 @@ class Mesh(CheckedFields, Layout):
 
     def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
         """Raise InvalidInput if one of the layouts does not fit."""
+        check_no_tables(self, module)
         check_init(module, objective, self.outer.init)
         self._check_module(objective, module)
 
     def _check_module(self, objective: Objective, module: nn.Module) -> None:
+        check_no_tables(self, module)
         self.outer.check_module(objective, module)
         check_slices(self, objective, module)
         tensor_slices(module, planned_layers(module, self.inner.plan, self.inner.size), 0, self.inner.size)

@@ -59,7 +59,7 @@ class ModuleReplica(Replica):
         tables: TableRows | None = None,
     ) -> None:
         if tables is None and tables_of(module):
-            raise InvalidInput("the model has a Table, which only gangs with layout=Replicated() train.")
+            raise InvalidInput("the model has a Table, which only gangs with Replicated() or Sharded() train.")
         self.module, self.workers, self._feed, self._tables = module.train(), workers, feed, tables
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
@@ -269,8 +269,8 @@ class ModuleReplica(Replica):
         gradients, group = [gradient for _, gradient in pairs], self.slice_group
         if self._tables is not None:
             rows = [values for _, values in self._tables.gradients.values()]
+            copies = [count * self._tables.group.size // group.size for count in copies] + [1] * len(rows)
             gradients, group = [*gradients, *rows], self._tables.group
-            copies = [group.size] * len(pairs) + [1] * len(rows)
         arithmetic.clip(gradients, max_norm, group, copies)
 
     def _no_pass(self) -> Tensor:

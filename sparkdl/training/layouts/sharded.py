@@ -45,6 +45,7 @@ from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.layouts.shards.sharded_module import ShardedModule, release_meshes, shard_of
 from sparkdl.training.layouts.shards.units import units_of
 from sparkdl.training.layouts.slice_checks import check_slices
+from sparkdl.training.layouts.table_rows import TableRows, check_tables, dropped_weights
 from sparkdl.training.objective.objective import Objective
 
 
@@ -91,11 +92,13 @@ class Sharded(CheckedFields, Layout):
 
     def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
         """Raise InvalidInput if the settings, the optimizer, the parameters or the units do not fit."""
-        check_init(module, objective, self.init)
-        self.check_module(objective, module)
+        check_tables(objective, module)
+        with dropped_weights(module):
+            check_init(module, objective, self.init)
+            self.check_module(objective, module)
 
     def check_module(self, objective: Objective, module: nn.Module) -> None:
-        """Raise InvalidInput as ``check`` does, except for ``init``."""
+        """Raise InvalidInput as ``check`` does, except for ``init`` and tables, which have no weights here."""
         check_slices(self, objective, module)
         if scalars := [name for name, value in module.named_parameters() if not value.dim()]:
             raise InvalidInput(
@@ -126,15 +129,17 @@ class Sharded(CheckedFields, Layout):
             free_to_system()
         values = weights.deal(slices)
         if shards.size == 1:
-            replica = ModuleReplica(objective, weights.fill(values), workers)
-            replica.hold(inner)
+            tables = TableRows.of(module := weights.fill(values), world, feed.seed)
+            replica = ModuleReplica(objective, module, workers, feed, tables=tables)
+            replica.hold({**inner, **replica.slices})
             return replica
         device = world.device if self.offload else None
         values = {name: value.cpu() for name, value in values.items()} if self.offload else values
         world.on_end(release_meshes)
         module, units = weights.fill(empty), units_of(weights.module, self.units)
         sharded = ShardedModule(module, units, values, shards, keep=self.keep, device=device)
-        return ShardedReplica(objective, sharded, slices, workers, feed)
+        tables = TableRows.of(sharded.module, world, feed.seed)
+        return ShardedReplica(objective, sharded, slices, workers, feed, tables=tables)
 
     def _check_device(self, device: torch.device, size: int) -> None:
         if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
@@ -148,16 +153,25 @@ class Sharded(CheckedFields, Layout):
 class ShardedReplica(ModuleReplica):
     """This worker's slices of a replica."""
 
-    lockstep = True
     overlaps = False
 
     def __init__(
-        self, objective: Objective, sharded: ShardedModule, slices: Slices, workers: Workers, feed: Feed
+        self,
+        objective: Objective,
+        sharded: ShardedModule,
+        slices: Slices,
+        workers: Workers,
+        feed: Feed,
+        *,
+        tables: TableRows | None = None,
     ) -> None:
-        super().__init__(objective, sharded.module, workers, feed, device=sharded.device)
+        super().__init__(objective, sharded.module, workers, feed, device=sharded.device, tables=tables)
+        self.lockstep = True
         self._sharded, self.sent = sharded, sharded.sent
         self.slice_group = sharded.group
-        self.hold(slices)
+        self.hold({**slices, **self.slices})
+        if tables is not None:
+            tables.sent = sharded.sent
         self._share: float | None = None  # the replica's weight in the step
 
     def gradients(self, batch: Batch, *, last: bool = True) -> Tensor:
@@ -166,6 +180,7 @@ class ShardedReplica(ModuleReplica):
             self._share, self.sent.count = self._replica_share(batch), 0
         with self._sharded.gathered():
             loss = super().gradients(batch, last=False)
+        self._step_share = self._share  # the loss has this worker's share of the replica's rows
         if last:
             self._collect()
         return loss

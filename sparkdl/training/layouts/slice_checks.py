@@ -6,7 +6,6 @@ from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts import Layout
-from sparkdl.training.layouts.table_rows import check_no_tables
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.objective.optimizers import check_elementwise
 
@@ -39,7 +38,6 @@ def check_settings(layout: Layout, objective: Objective) -> None:
 def check_slices(layout: Layout, objective: Objective, module: nn.Module) -> None:
     """Raise InvalidInput unless workers can train slices of the module's parameters."""
     check_settings(layout, objective)
-    check_no_tables(layout, module)
     sparse = [
         name
         for name, part in module.named_modules()

@@ -106,10 +106,8 @@ class Table(nn.Module):
         self._source: RowSource | None = None
         rank, size = _HELD.get() or (0, 1)
         self.held = range(rank, num_embeddings, size)
-        device = ("cpu" if host else None) if has_values() else "meta"
-        rows = torch.full((len(self.held), embedding_dim), math.nan, device=device)  # until they have values
-        self.weight = nn.Parameter(rows, requires_grad=False)
-        if device != "meta":
+        self.open(torch.get_default_dtype(), None if has_values() else "meta")
+        if has_values():
             self.reset_parameters()
 
     def forward(self, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
@@ -153,6 +151,12 @@ class Table(nn.Module):
         if not len(distinct):
             rows = rows.new_zeros(1, self.embedding_dim)  # a bag of no ids
         return self._embedded(places, rows, offsets, padding)
+
+    def open(self, dtype: torch.dtype, device: torch.device | str | None) -> None:
+        """Make a weight for the rows that this worker holds; they are NaN until they have values."""
+        place = "cpu" if self.host and device != "meta" else device
+        rows = torch.full((len(self.held), self.embedding_dim), math.nan, dtype=dtype, device=place)
+        self.weight = nn.Parameter(rows, requires_grad=False)
 
     def reset_parameters(self) -> None:
         """Begin with new numbers, of a seed that torch draws; the layout of a gang does so with the run's seed."""

@@ -13,13 +13,14 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sparkdl.cluster.group.world import Group
+from sparkdl.cluster.group.world import Group, World
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slice
 from sparkdl.telemetry.step_timer import inner_phase
@@ -66,6 +67,20 @@ class TableRows:
     """
 
     copies = False
+
+    @classmethod
+    def of(cls, module: nn.Module, world: World, seed: int) -> TableRows | None:
+        """The rows of a module that ``drop_weights`` left without weights; None if it has no table.
+
+        New weights have the dtype and, unless the host has them, the device of the module's first parameter.
+        """
+        if not (tables := tables_of(module)):
+            return None
+        dtype = next(value.dtype for value in module.parameters() if value.is_floating_point())
+        for table in tables.values():
+            table.held = range(world.rank, table.num_embeddings, world.size)
+            table.open(dtype, world.device)
+        return cls(module, world.group(), seed)
 
     def __init__(self, module: nn.Module, group: Group, seed: int) -> None:
         self.group, self.sent = group, SentBytes()
@@ -268,16 +283,42 @@ class TableRows:
         self.sent.count += sum(part.nbytes for part in others)
 
 
-def check_tables(objective: Objective, module: nn.Module) -> None:
-    """Raise InvalidInput if a gang cannot train the module's tables."""
-    tables = tables_of(module)
+def drop_weights(module: nn.Module) -> list[tuple[Table, nn.Parameter]]:
+    """Remove the weights of tables, so that a layout with slices sees the other parameters alone, and return them.
+
+    Raises:
+        InvalidInput: another module has the weight of a table too.
+    """
     owners = Counter(id(value) for part in module.modules() for value in part.parameters(recurse=False))
-    for name, table in tables.items():
-        state_sizes(table, name)
+    weights = []
+    for name, table in tables_of(module).items():
         if owners[id(table.weight)] > 1:
             raise InvalidInput(
                 f"the weight of Table {name!r} is another module's too; expected one Table of both uses."
             )
+        weights.append((table, table.weight))
+        del table.weight
+    return weights
+
+
+@contextmanager
+def dropped_weights(module: nn.Module) -> Iterator[None]:
+    """In the block, tables have no weights; raises InvalidInput as ``drop_weights``."""
+    weights = drop_weights(module)
+    try:
+        yield
+    finally:
+        for table, weight in weights:
+            table.weight = weight
+
+
+def check_tables(objective: Objective, module: nn.Module) -> None:
+    """Raise InvalidInput if a gang cannot train the module's tables."""
+    tables = tables_of(module)
+    for name, table in tables.items():
+        state_sizes(table, name)
+    with dropped_weights(module):
+        pass
     settings = {"precision='fp16'": objective.precision == "fp16", "compile": objective.compile is not None}
     if tables and (refused := [setting for setting, there in settings.items() if there]):
         raise InvalidInput(
@@ -290,7 +331,7 @@ def check_no_tables(layout: Layout, module: nn.Module) -> None:
     if tables := tables_of(module):
         raise InvalidInput(
             f"layout is {type(layout).__name__}, and the model has a Table, {', '.join(tables)}; expected "
-            "layout=Replicated(), with which tables lie on all workers."
+            "Replicated() or Sharded(), with which tables lie on all workers."
         )
 
 

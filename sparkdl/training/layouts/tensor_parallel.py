@@ -41,6 +41,7 @@ from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.initial_weights import InitialWeights, check_init, check_init_field
 from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.layouts.slice_checks import check_slices
+from sparkdl.training.layouts.table_rows import check_no_tables
 from sparkdl.training.layouts.tensors.partner_operators import Partners
 from sparkdl.training.layouts.tensors.plans import KINDS, PlannedLayer, planned_layers
 from sparkdl.training.objective.loss import shapes
@@ -75,7 +76,8 @@ class TensorParallel(CheckedFields, Layout):
         return self.size
 
     def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
-        """Raise InvalidInput if the settings, the optimizer or the plan do not fit the model."""
+        """Raise InvalidInput if the settings, the optimizer, a table or the plan do not fit."""
+        check_no_tables(self, module)
         check_init(module, objective, self.init)
         check_slices(self, objective, module)
         tensor_slices(module, planned_layers(module, self.plan, self.size), 0, self.size)
@@ -85,6 +87,7 @@ class TensorParallel(CheckedFields, Layout):
         open_axes(world, grid({"replica": world.size // self.size, "tensor": self.size}, world.size))
         replicas, group = world.group("replica"), world.group("tensor")
         weights = InitialWeights.of(objective, world, self.init)
+        check_no_tables(self, weights.module)
         check_slices(self, objective, weights.module)
         layers = planned_layers(weights.module, self.plan, self.size)
         slices = tensor_slices(weights.module, layers, group.rank, self.size)

@@ -27,6 +27,7 @@ from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.row_adagrad import RowAdagrad
 from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.layouts.table import Table
+from sparkdl.training.layouts.tensor_parallel import TensorParallel
 from sparkdl.training.objective.module_factory import new_module
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.strategies.gossip import Gossip
@@ -177,6 +178,23 @@ def test_tables_train_as_sparse_embeddings_do(pair, name):
     assert held == [SIZE // 2] * 2
 
 
+@pytest.mark.parametrize(
+    ("replicas", "name"),
+    [
+        (1, "two pieces, clipping, weights"),
+        (1, "admission, clipping"),
+        (2, "two pieces, clipping, weights"),
+        (4, "admission, clipping"),
+    ],
+)
+def test_tables_train_beside_slices(request, replicas, name):
+    """Norm, share of rows and counts of ids cover all workers."""
+    cluster, data = request.getfixturevalue("pair" if replicas == 1 else "four"), numbers()
+    case = replace(CASES[name], epochs=1)
+    weights = merged(cluster.gang(case.training(layout=Sharded(replicas=replicas)), data, case.columns()))
+    assert_close(weights, merged(cluster.gang(case.training(), data, case.columns())))
+
+
 def merged_fit(workers: list[dict[str, Any]]) -> dict[str, Tensor]:
     return read_state(merge_weights([worker["weights"] for worker in workers]))
 
@@ -250,6 +268,16 @@ class Shared(WithTables):
         rows = self.numbers(ids).sum(1) * self.bag(ids[:, 0] + 1)
         output: Tensor = rows.sum(-1) + self.dense(x) + self.wide(x).mean(-1)
         return output
+
+
+def test_a_run_with_tables_resumes_under_another_layout(pair, tmp_path):
+    alone = InlineCluster()
+    expected = resume(alone, resumable(tmp_path / "alone", "AdamW", Replicated(), model=WithTables))
+    places = [(pair, Sharded()), (pair, Replicated()), (alone, Replicated()), (pair, Sharded())]
+    for epochs, (cluster, layout) in enumerate(places, start=1):
+        training = resumable(tmp_path / "other", "AdamW", layout, model=WithTables, epochs=epochs)
+        weights = resume(cluster, training)
+    assert_close(weights, expected)
 
 
 def test_one_table_under_two_names_resumes(pair, tmp_path):
@@ -401,8 +429,9 @@ def test_offsets_that_do_not_fit_raise():
 @pytest.mark.parametrize(
     ("layout", "settings", "message"),
     [
-        (Sharded(), {}, "layout is Sharded, and the model has a Table, numbers, bag"),
-        (Pipelined(2), {}, "layout is Pipelined, and the model has a Table"),
+        (Pipelined(2), {}, "layout is Pipelined, and the model has a Table, numbers, bag"),
+        (TensorParallel(2, plan={"dense": "column"}), {}, "layout is TensorParallel, and the model has a Table"),
+        (Sharded(), {"precision": "fp16"}, "precision='fp16' is set"),
         (Replicated(), {"precision": "fp16"}, "precision='fp16' is set"),
     ],
 )
