@@ -17,7 +17,7 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -141,20 +141,11 @@ class WeightsFile:
         """
         if Path(self.uri).name == self._copy_name:
             return self
-        path = Path(*_shared_folder or [_process_folder()], self._copy_name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".tmp")
-        with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of an executor begin together
-            try:
-                if not path.exists():
-                    with self.opened() as read, beside.open("wb") as file:
-                        file.writelines(_aligned(read))
-                    beside.rename(path)
-            finally:
-                beside.unlink(missing_ok=True)
-                fcntl.flock(lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has the lock too
-        return replace(self, uri=str(path))
+        return replace(self, uri=str(_local_file(self._copy_name, self._aligned)))
+
+    def _aligned(self) -> Iterator[bytes]:
+        with self.opened() as read:
+            yield from _aligned(read)
 
     @property
     def _copy_name(self) -> str:
@@ -212,7 +203,7 @@ def rows_header(file: WeightsFile) -> tuple[torch.dtype, torch.Size]:
     return file.header()[_ROWS]
 
 
-def read_rows_at(file: WeightsFile, first: int, count: int) -> Tensor:
+def read_rows(file: WeightsFile, first: int, count: int) -> Tensor:
     """``count`` rows of a file of ``rows_file`` from the row ``first``; raises InvalidInput as ``rows_header``."""
     dtype, (rows, width) = rows_header(file)
     begin, size = file.size - rows * width * dtype.itemsize, width * dtype.itemsize
@@ -221,10 +212,32 @@ def read_rows_at(file: WeightsFile, first: int, count: int) -> Tensor:
     return torch.frombuffer(data, dtype=dtype).view(count, width)
 
 
-def read_rows(file: WeightsFile) -> Tensor:
-    """The rows of a file of ``rows_file``, mapped; raises InvalidInput if it is damaged."""
-    rows: Tensor = read_weights(file)[_ROWS]
-    return rows
+def mapped_rows(files: Sequence[WeightsFile]) -> Tensor:
+    """The rows of all files of a table in the order of their ids, mapped from one copy on this host, made once.
+
+    Raises InvalidInput as ``WeightsFile.copied``.
+    """
+    dtype, (_, width) = rows_header(files[0])
+    digest = hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest()
+    path = _local_file(f"sparkdl-rows-{digest}", lambda: _in_order(files, dtype, width))
+    storage = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=path.stat().st_size)
+    rows: Tensor = torch.empty(0, dtype=dtype).set_(storage)  # type: ignore[arg-type]
+    return rows.view(-1, width)
+
+
+def _in_order(files: Sequence[WeightsFile], dtype: torch.dtype, width: int) -> Iterator[Buffer]:
+    size = width * dtype.itemsize
+    count = max(1, CHUNK // size)  # rows of a file at a time
+    with ExitStack() as stack:
+        reads = [stack.enter_context(file.opened()) for file in files]
+        for read in reads:
+            read(struct.unpack("<Q", read(8))[0])
+        while any(pieces := [read(count * size) for read in reads]):
+            rows = torch.empty(sum(map(len, pieces)) // size, width, dtype=dtype)
+            for number, piece in enumerate(pieces):
+                if piece:
+                    rows[number :: len(files)] = torch.frombuffer(bytearray(piece), dtype=dtype).view(-1, width)
+            yield rows.view(-1).view(torch.uint8).numpy().data
 
 
 def assign(module: nn.Module, state: Mapping[str, Any]) -> bool:
@@ -318,6 +331,24 @@ def layout_of(
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text, names
+
+
+def _local_file(name: str, pieces: Callable[[], Iterator[Buffer]]) -> Path:
+    """A file on this host with these pieces, made once."""
+    path = Path(*_shared_folder or [_process_folder()], name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".tmp")
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of an executor begin together
+        try:
+            if not path.exists():
+                with beside.open("wb") as file:
+                    file.writelines(pieces())
+                beside.rename(path)
+        finally:
+            beside.unlink(missing_ok=True)
+            fcntl.flock(lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has the lock too
+    return path
 
 
 _shared_folder: list[str] = []  # for copies; empty until ``copy_to``

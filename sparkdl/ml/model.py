@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from operator import and_
@@ -41,7 +42,7 @@ from sparkdl.serving.trained_module import TrainedModule, output_names
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame, col
 from sparkdl.spark.session import qualify
-from sparkdl.training.layouts.table import tables_of
+from sparkdl.training.layouts.table_rows import dropped_weights
 from sparkdl.training.objective.labels import IGNORED
 from sparkdl.training.objective.module_factory import ModelFactory
 from sparkdl.training.objective.objective import Objective, OutputKind
@@ -130,11 +131,8 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: no estimator trained the model.
         """
-        module = self.module(tables="mapped")
-        tables = tables_of(module).values()
-        mapped = sum(one.num_embeddings * one.embedding_dim for one in tables if not len(one.held))
-        parameters = sum(parameter.numel() for parameter in module.parameters())
-        return TrainingSummary.of(self.history, self.report, parameters + mapped)
+        parameters = sum(parameter.numel() for parameter in self.module(tables="mapped").parameters())
+        return TrainingSummary.of(self.history, self.report, parameters)
 
     def in_memory(self) -> TorchModel:
         """This model, with weights of a file read into memory, so that the file may go."""
@@ -181,7 +179,7 @@ class TorchModel(OutputParams, Saveable, Model):
         live, scorer = "loss" in self.evaluated, self._scorer()  # a loaded model has a description
         evaluated = self.evaluated if live else allowed_types("loss").resolve(self.evaluated, self._trust)
         mapped = isinstance(scorer.weights, WeightsFile) and scorer.weights.tables
-        factory = scorer.module if mapped else scorer.factory  # the weights of the job leave mapped rows out
+        factory = scorer.module if mapped else scorer.factory  # workers map the rows of tables
         objective = Objective(factory, precision=scorer.precision, **evaluated)
         target: Any = self.described_label(label, None) if isinstance(label, str) else None
         if isinstance(label, list):
@@ -191,10 +189,13 @@ class TorchModel(OutputParams, Saveable, Model):
             raise InvalidInput(f"there is no label column {listed(missing)}; the data has {listed(dataset.columns)}.")
         rows = dataset.where(reduce(and_, [col(column.name).isNotNull() for column in columns.targets], lit(True)))
         transforms = Transforms(scorer.collate, None, objective.criterion().denominators)
+        module = scorer.module()
+        with dropped_weights(module) if mapped else nullcontext():
+            weights = weights_of(module)
         cluster = SparkCluster(dataset.sparkSession, 1, device=scorer.device, title="sparkdl: evaluate")
         with cluster.map_reduce(rows, columns, shuffle=False) as jobs:
             validation = Validation(objective, transforms, validation=False)
-            values = validation.measure(jobs, weights_of(scorer.module()))
+            values = validation.measure(jobs, weights)
             return LossMetrics(values.pop("loss"), values, sum(jobs.shard_rows))
 
     def predict(self, data: Any) -> Any:
@@ -221,7 +222,7 @@ class TorchModel(OutputParams, Saveable, Model):
 
         Args:
             tables: ``"whole"`` has all rows of each ``Table`` in memory. With ``"mapped"``, a table of a model with
-                more than 256 MiB of weights reads rows from files on this host's disk, and its ``weight`` is empty.
+                more than 256 MiB of weights has its rows in a file on this host's disk, which is mapped.
 
         Raises:
             InvalidInput: ``tables`` has another value, or a file of weights is gone.

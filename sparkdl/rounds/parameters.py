@@ -61,7 +61,8 @@ def module_of(objective: Objective, weights: Mapping[str, Tensor]) -> nn.Module:
 
 def load(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Load weights into a module; tied parameters share the entry of their first name."""
-    module.load_state_dict({**weights, **{name: weights[first] for name, first in tied(module).items()}})
+    others = {name: weights[first] for name, first in tied(module).items() if first in weights}
+    module.load_state_dict({**weights, **others})
 
 
 def tied(module: nn.Module) -> dict[str, str]:

@@ -27,7 +27,7 @@ from sparkdl.serving.format.export import Signature
 from sparkdl.serving.model_cache import CPU, CachedModel
 from sparkdl.serving.outputs import Outputs
 from sparkdl.training.layouts.table import without_rows
-from sparkdl.training.layouts.table_files import files_of, weights_of_tables
+from sparkdl.training.layouts.table_files import keep_saved
 from sparkdl.training.objective.module_factory import ModelFactory, new_module
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.objective.probe import row_shapes
@@ -127,19 +127,15 @@ def restored(factory: ModelFactory | nn.Module, weights: Weights, precision: str
 
 
 def _from_file(factory: ModelFactory | nn.Module, weights: WeightsFile, *, mapped: bool) -> nn.Module:
-    def made(*, parameters: bool) -> nn.Module:
+    def make(*, parameters: bool) -> tuple[nn.Module, dict[str, Any]]:
         with without_rows() if weights.tables else nullcontext():
             module = new_module(factory, parameters=parameters)
-        for table, files in files_of(module, weights.tables) if weights.tables else ():
-            table.restore(files if mapped else None, files.dtype)
-            table.read(files)
-        return module
+        return module, read_weights(weights) | keep_saved(module, weights.tables, mapped=mapped)
 
-    module, state = made(parameters=False), read_weights(weights)
-    tables = weights_of_tables(module) if weights.tables else {}
-    if not assign(module, state | tables):
-        module = made(parameters=True)
-        adopt(module, state | (weights_of_tables(module) if weights.tables else {}))
+    module, state = make(parameters=False)
+    if not assign(module, state):
+        module, state = make(parameters=True)
+        adopt(module, state)
     return module
 
 

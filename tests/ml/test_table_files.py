@@ -75,6 +75,10 @@ def fit(folder: str) -> dict[str, Any]:
         later = estimator.setModel(WarmStart.of(loaded, Items)).setRunDir(f"{folder}/later").setEpochs(1).fit(rows)
         answers["losses"] = [model.history[0]["loss"], later.history[0]["loss"]]
         names = sorted(str(path.relative_to(saved)) for path in Path(saved).rglob("*.safetensors"))
+        other = TorchModel(factory=Items, weights=loaded._trained.weights)
+        other.evaluated = {"loss": nn.MSELoss()}
+        other.setInputCols(["first", "second"]).setLabelCol("label")
+        answers["error"] = other.evaluate(rows).loss - np.square(np.array(answers["scores"]) - data["label"]).mean()
         whole_again = loaded.in_memory().module()
         return answers | {"files": names, "memory": bool((whole_again.items.weight == whole.items.weight).all())}
 
@@ -97,4 +101,5 @@ def test_a_large_table_stays_in_files(tmp_path: Path) -> None:
     assert found["count"] == SIZE
     assert found["unknown"] == "the model has no Table 'rows'; it has 'items'."
     assert found["losses"][1] < found["losses"][0]
+    assert abs(found["error"]) < 1e-6
     assert found["memory"]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sparkdl.data.columns import listed
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights_file import WeightsFile, read_rows_at, rows_header
+from sparkdl.io.weights_file import WeightsFile, read_rows, rows_header
 from sparkdl.serving.trained_module import TrainedModule
 from sparkdl.training.layouts.table import tables_of
 
@@ -52,7 +52,7 @@ class TableReader:
             for piece in batch.column(0).to_pylist():
                 number, first, count = self.pieces[piece]
                 ids = torch.arange(first, first + count) * len(self.files) + number
-                yield from record_batches(ids, read_rows_at(self.files[number], first, count)).to_batches()
+                yield from record_batches(ids, read_rows(self.files[number], first, count)).to_batches()
 
 
 def table_frame(

@@ -36,14 +36,10 @@ _HELD: ContextVar[tuple[int, int] | None] = ContextVar("held rows", default=None
 
 
 class RowSource(Protocol):
-    """Where a table's rows come from: other workers of a gang, or files."""
-
-    @property
-    def copies(self) -> bool:
-        """Whether a copy of a table has the source as well."""
+    """Where a table's rows come from in a gang."""
 
     def look_up(self, table: Table, ids: Tensor, counts: Tensor | None) -> Tensor:
-        """The rows of distinct, ascending ids, ``[ids, d]``; in a gang, a collective of all workers.
+        """The rows of distinct, ascending ids, ``[ids, d]``; a collective of all workers.
 
         ``counts`` says how often each id occurs, for tables with ``admit``.
         """
@@ -102,7 +98,7 @@ class Table(nn.Module):
         self.init = init if callable(init) else checked(init, Positive, "Table.init")
         self.admit: int = checked(admit, Natural, "Table.admit")
         self.host: bool = checked(host, bool, "Table.host")
-        self.filled = False  # whether the rows have values
+        self.filled = self.mapped = False  # whether the rows have values, and whether they are a file's
         self._source: RowSource | None = None
         rank, size = _HELD.get() or (0, 1)
         self.held = range(rank, num_embeddings, size)
@@ -200,11 +196,10 @@ class Table(nn.Module):
         self.weight.requires_grad_(False)
         self.held, self._source = held, source
 
-    def restore(self, source: RowSource | None, dtype: torch.dtype) -> None:
-        """Keep no row and look all rows, which have this dtype, up in ``source``; without it, have room for all."""
-        self.held, self._source = range(self.num_embeddings if source is None else 0), source
-        empty = torch.empty(len(self.held), self.embedding_dim, dtype=dtype)
-        self.weight, self.filled = nn.Parameter(empty, requires_grad=False), True
+    def keep(self, rows: Tensor, *, mapped: bool) -> None:
+        """Keep these rows, all of the table; ``mapped`` ones stay on the host, and need not be in a ``state_dict``."""
+        self.held, self.mapped, self.host, self.filled = range(self.num_embeddings), mapped, mapped or self.host, True
+        self.weight = nn.Parameter(rows, requires_grad=False)
 
     def extra_repr(self) -> str:
         """Rows, numbers of a row, and mode."""
@@ -213,7 +208,7 @@ class Table(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy is no part of a gang.
-        return {**self.__dict__, "_source": self._source if self._source and self._source.copies else None}
+        return {**self.__dict__, "_source": None}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Table:
         moved = fn(self.weight.detach()[:0])
@@ -224,6 +219,9 @@ class Table(nn.Module):
         return self
 
     def _embedded(self, ids: Tensor, rows: Tensor, offsets: Tensor | None, padding: int | None) -> Tensor:
+        if rows.device != ids.device:  # rows on the host
+            offsets = None if offsets is None else offsets.to(rows.device)
+            return self._embedded(ids.to(rows.device), rows, offsets, padding).to(ids.device)
         if self.mode is None:
             return F.embedding(ids, rows, padding)
         return F.embedding_bag(ids, rows, offsets, mode=self.mode, padding_idx=padding)
@@ -241,6 +239,8 @@ class Table(nn.Module):
         weight = state_dict.get(f"{prefix}weight")
         if isinstance(weight, Tensor) and len(weight) == self.num_embeddings != len(self.held):
             state_dict = {**state_dict, f"{prefix}weight": weight[self.held.start :: self.held.step]}
+        if weight is None and self.mapped:
+            state_dict = {**state_dict, f"{prefix}weight": self.weight}
         super()._load_from_state_dict(state_dict, prefix, *others)
         self.filled = self.filled or weight is not None
 

@@ -1,21 +1,15 @@
-"""The rows of trained tables in files: file ``r`` of ``n`` has the rows ``r, r + n, r + 2 n, ...``.
-
-A process maps the files from its own disk. A look-up reads the pages of its rows alone, and so memory does not grow
-with the table.
-"""
+"""The rows of trained tables in files: file ``r`` of ``n`` has the rows ``r, r + n, r + 2 n, ...``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.weights_file import WeightsFile, read_rows, rows_header
+from sparkdl.io.weights_file import WeightsFile, mapped_rows, read_rows, rows_header
 from sparkdl.training.layouts.table import Table, tables_of
 
 
@@ -25,51 +19,26 @@ class TableFiles:
 
     Attributes:
         files: of ``sparkdl.io.weights_file.rows_file``, in the order of the workers that trained them.
-        copies: True, since copies of a table share its files.
     """
 
     files: tuple[WeightsFile, ...]
-    copies: bool = True
-
-    def look_up(self, table: Table, ids: Tensor, counts: Tensor | None) -> Tensor:
-        """The rows ``[k, d]`` of ids ``[k]``, on the device of the ids."""
-        return self(ids.cpu()).to(ids.device)
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """The rows ``[k, d]`` of ids ``[k]``, all on the CPU."""
-        size = len(self.files)
-        if size == 1:
-            return self._part(0)[ids]
-        rows, holder = torch.empty(len(ids), self.shape[1], dtype=self.dtype), ids % size
-        for number in range(size):
+        """The rows ``[k, d]`` of ids ``[k]``, read from the files; neighbouring ids are read together."""
+        dtype, (_, width) = rows_header(self.files[0])
+        rows, holder = torch.empty(len(ids), width, dtype=dtype), ids % len(self.files)
+        for number, file in enumerate(self.files):
             if len(places := (holder == number).nonzero().squeeze(1)):
-                rows[places] = self._part(number)[ids[places] // size]
+                at = ids[places] // len(self.files)
+                first, last = int(at.min()), int(at.max())
+                rows[places] = read_rows(file, first, last + 1 - first)[at - first]
         return rows
 
-    @cached_property
+    @property
     def shape(self) -> tuple[int, int]:
         """Rows and numbers of a row."""
         shapes = [rows_header(file)[1] for file in self.files]
         return sum(rows for rows, _ in shapes), shapes[0][1]
-
-    @cached_property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the rows."""
-        return rows_header(self.files[0])[0]
-
-    def _part(self, number: int) -> Tensor:
-        """The mapped rows of a file: a process copies only files that it reads to its disk."""
-        if number not in self._mapped:
-            self._mapped[number] = read_rows(self.files[number])
-        return self._mapped[number]
-
-    @cached_property
-    def _mapped(self) -> dict[int, Tensor]:
-        return {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the fields alone: each process maps the files itself."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def files_of(module: nn.Module, saved: Mapping[str, tuple[WeightsFile, ...]]) -> list[tuple[Table, TableFiles]]:
@@ -83,6 +52,20 @@ def files_of(module: nn.Module, saved: Mapping[str, tuple[WeightsFile, ...]]) ->
             f"row {shapes}, and the module's tables {sizes}."
         )
     return [(table, files[name]) for name, table in tables.items()]
+
+
+def keep_saved(module: nn.Module, saved: Mapping[str, tuple[WeightsFile, ...]], *, mapped: bool) -> dict[str, Tensor]:
+    """Give tables without rows their saved rows, in memory or mapped; return their entries in the ``state_dict``.
+
+    Raises InvalidInput as ``files_of`` does.
+    """
+    for table, files in files_of(module, saved) if saved else ():
+        if mapped:
+            table.keep(mapped_rows(files.files), mapped=True)
+        else:
+            table.keep(torch.empty(files.shape, dtype=rows_header(files.files[0])[0]), mapped=False)
+            table.read(files)
+    return weights_of_tables(module) if saved else {}
 
 
 def weights_of_tables(module: nn.Module) -> dict[str, Tensor]:

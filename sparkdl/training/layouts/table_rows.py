@@ -66,8 +66,6 @@ class TableRows:
         kinds: classes of the tables' optimizers, by the names of the tables.
     """
 
-    copies = False
-
     @classmethod
     def of(cls, module: nn.Module, world: World, seed: int) -> TableRows | None:
         """The rows of a module that ``drop_weights`` left without weights; None if it has no table.
