@@ -49,18 +49,18 @@ TOUCH_CLASSIC = """
 # Lines of each room. A feature that exceeds its room's number first makes room in it, or has a record in docs/adr/.
 BUDGETS = {
     "sparkdl.errors": 140,
-    "sparkdl.io": 1665,
+    "sparkdl.io": 1765,
     "sparkdl.net": 480,
     "sparkdl.data": 2349,
     "sparkdl.telemetry": 1880,
     "sparkdl.report": 1125,
     "sparkdl.cluster": 3493,
     "sparkdl.checkpoint": 1750,
-    "sparkdl.training": 9731,
-    "sparkdl.rounds": 2099,
+    "sparkdl.training": 10027,
+    "sparkdl.rounds": 2100,
     "sparkdl.serving": 3230,
     "sparkdl.spark": 2776,
-    "sparkdl.ml": 7864,
+    "sparkdl.ml": 8022,
     "sparkdl.ensembles": 4119,
     "sparkdl.cli": 3172,
 }
