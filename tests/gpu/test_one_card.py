@@ -25,6 +25,7 @@ from sparkdl.io.weights import pack, read_state
 from sparkdl.serving.predictor import Predictor
 from sparkdl.serving.trained_module import TrainedModule
 from sparkdl.training.layouts.replicated import Replicated
+from sparkdl.training.layouts.table import Table
 from sparkdl.training.loop import Training
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.spec import TrainingResult
@@ -100,6 +101,28 @@ def test_two_workers_with_sync_batch_norm_equal_one():
     work = replace(work, objective=replace(work.objective, model=normalised))
     one, two = fitted(work), fitted(work, 2, backend="gloo")
     assert losses(two[0]) == pytest.approx(losses(one[0]), rel=1e-3)
+
+
+class Vectors(nn.Module):
+    def __init__(self, host: bool) -> None:
+        super().__init__()
+        self.rows, self.layers = Table(1000, 20, mode="sum", host=host), net()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.layers(x + self.rows((100 * x).long().abs().clamp(max=999)))
+        return output
+
+
+def of_vectors(host: bool) -> Training:
+    work = training()
+    return replace(work, objective=replace(work.objective, model=partial(Vectors, host)))
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_tables_on_the_card_and_on_the_host_equal_those_on_the_cpu(host):
+    expected = losses(fitted(of_vectors(host), device="cpu")[0])
+    assert losses(fitted(of_vectors(host))[0]) == pytest.approx(expected, rel=1e-3)
+    assert losses(fitted(of_vectors(host), 2, backend="gloo")[0])[-1] < expected[0] / 2
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
