@@ -172,7 +172,7 @@ class Checkpointer:
             name, slices = f"{FILE}{world.rank:05d}", state["slices"]
             complete, divided = state.get("complete", True), frozenset(state.get("divided", ()))
             part, index[name] = deal(shared, slices, world.rank, world.size, complete=complete, divided=divided)
-            shards[name], rows = copied(part), row_files(shared, slices, world.rank, divided)
+            shards[name], rows = copied(part), _in_phases(world, row_files(shared, slices, world.rank, divided))
         clock = Clock(**world.clock.state_dict())
         extra = self._extra | {"layout": state.get("layout", {})}
         self._saver.save(Checkpoint(clock, shards, index, pinned, last, extra), rows)
@@ -249,6 +249,13 @@ class StopPoller:
                     return
             except OSError as error:  # the next poll may succeed
                 logger.warning("%s cannot be polled for a stop request: %s", self._checkpoints.folder.path, error)
+
+
+def _in_phases(world: World, rows: Iterator[RowFile]) -> Iterator[RowFile]:
+    """Give each file a phase of its own, since a worker whose phase stays for long is taken for a stuck one."""
+    for row_file in rows:
+        world.phase = f"checkpoint {row_file[0]}"
+        yield row_file
 
 
 def _on_rank_0(world: World, key: str, call: Callable[[], None]) -> None:

@@ -26,6 +26,7 @@ from sparkdl.errors import CheckpointDamaged
 from sparkdl.io.weights import Slice, Slices, owners
 
 FILE = "shared-"  # before the rank of the worker that wrote the file
+_ROWS = "-rows-"  # in the name of a file of rows
 _NOBODY = -1
 _ROWS_FILE = 16 << 20  # bytes of the smallest files of rows of a larger tensor
 _ROWS_FILES = 64  # files of a tensor at most
@@ -87,14 +88,20 @@ def row_files(
             for key in reversed(path[:-1]):
                 state = {key: state}
             entry = Slice(part.shape, (part.ranges[0][rows], *part.ranges[1:])).entry()
-            yield f"{FILE}{rank:05d}-rows-{number:05d}", state, [{"path": list(path), **entry}]
+            yield f"{FILE}{rank:05d}{_ROWS}{number:05d}", state, [{"path": list(path), **entry}]
             number += 1
 
 
 def files_of(index: Mapping[str, Index], slices: Slices) -> list[str]:
     """The files that a worker with these slices reads: the first, which alone has what is no tensor, and overlaps."""
     first = f"{FILE}{0:05d}"
-    return [name for name, entries in index.items() if name == first or any(_wanted(one, slices) for one in entries)]
+
+    def wanted(name: str, entry: Mapping[str, Any]) -> bool:
+        # A worker without rows of a table reads their shape, which no other file has.
+        part = _mine(tuple(entry["path"]), tuple(entry["shape"]), slices)
+        return _wanted(entry, slices) or (_ROWS in name and not all(part.sizes))
+
+    return [name for name, entries in index.items() if name == first or any(wanted(name, one) for one in entries)]
 
 
 @dataclass

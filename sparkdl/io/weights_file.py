@@ -227,7 +227,7 @@ def mapped_rows(files: Sequence[WeightsFile]) -> Tensor:
 
 def _in_order(files: Sequence[WeightsFile], dtype: torch.dtype, width: int) -> Iterator[Buffer]:
     size = width * dtype.itemsize
-    count = max(1, CHUNK // size)  # rows of a file at a time
+    count = max(1, CHUNK // (size * len(files)))  # rows of a file at a time
     with ExitStack() as stack:
         reads = [stack.enter_context(file.opened()) for file in files]
         for read in reads:

@@ -62,6 +62,18 @@ class BroadcastScorer:
         return CachedModel.on(device, module, self.scorer.precision)
 
 
+@dataclass(frozen=True)
+class MappedFactory:
+    """Makes the module of a scorer in tasks, which map the rows of tables from one copy of an executor."""
+
+    scorer: Scorer
+
+    def __call__(self) -> nn.Module:
+        """The module."""
+        copy_to(local_directory(0))
+        return self.scorer.module()
+
+
 def _device(scorer: Scorer) -> torch.device:
     context = TaskContext.get()  # in a Python worker, also of a user's own UDF
     return task_device(scorer.device, assigned_gpus(context), turn=turn_of(context))

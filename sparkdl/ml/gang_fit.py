@@ -36,7 +36,7 @@ from sparkdl.spark.slots.worker_count import choose_shards, choose_workers
 from sparkdl.spark.warm_up import warm_up
 from sparkdl.training.layouts import Layout, check_workers
 from sparkdl.training.layouts.table import tables_of
-from sparkdl.training.objective.module_factory import without_parameters
+from sparkdl.training.objective.module_factory import new_module, without_parameters
 from sparkdl.training.rng import kept_random_state
 from sparkdl.training.spec import TrainingResult
 
@@ -87,7 +87,9 @@ def _check_model(fit: FitSpec, workers: int) -> None:
         return
     try:
         with kept_random_state(), without_parameters():
-            module = objective.model if isinstance(objective.model, nn.Module) else objective.model()
+            # Of a module, a copy without values.
+            is_module = isinstance(objective.model, nn.Module)
+            module = new_module(objective.model, parameters=False) if is_module else objective.model()
         state = module.state_dict(keep_vars=True)
         values = {id(one): one for one in state.values() if isinstance(one, Tensor)}.values()
     except (

@@ -21,7 +21,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.weights import pack
 from sparkdl.io.weights_file import Weights, WeightsFile
-from sparkdl.ml.broadcast import ModelBroadcast
+from sparkdl.ml.broadcast import MappedFactory, ModelBroadcast
 from sparkdl.ml.evaluation import LossMetrics, Metrics, OutputColumns, measure, measure_labels, measure_tokens
 from sparkdl.ml.params import OutputParams
 from sparkdl.ml.persistence.reader_writer import Saveable, SavedInstance
@@ -131,8 +131,7 @@ class TorchModel(OutputParams, Saveable, Model):
         Raises:
             InvalidInput: no estimator trained the model.
         """
-        parameters = sum(parameter.numel() for parameter in self.module(tables="mapped").parameters())
-        return TrainingSummary.of(self.history, self.report, parameters)
+        return TrainingSummary.of(self.history, self.report, self._trained.parameters)
 
     def in_memory(self) -> TorchModel:
         """This model, with weights of a file read into memory, so that the file may go."""
@@ -179,7 +178,7 @@ class TorchModel(OutputParams, Saveable, Model):
         live, scorer = "loss" in self.evaluated, self._scorer()  # a loaded model has a description
         evaluated = self.evaluated if live else allowed_types("loss").resolve(self.evaluated, self._trust)
         mapped = isinstance(scorer.weights, WeightsFile) and scorer.weights.tables
-        factory = scorer.module if mapped else scorer.factory  # workers map the rows of tables
+        factory = MappedFactory(scorer) if mapped else scorer.factory
         objective = Objective(factory, precision=scorer.precision, **evaluated)
         target: Any = self.described_label(label, None) if isinstance(label, str) else None
         if isinstance(label, list):

@@ -89,6 +89,7 @@ class WarmStart:
             unpack(self.weights, module)
             return module
         for table, files in files_of(module, self.weights.tables):
+            table.weight.data = table.weight.data.to(files.dtype)
             table.read(files)
         adopt(module, read_weights(self.weights) | weights_of_tables(module))
         return module

@@ -13,6 +13,7 @@ from torch import nn
 
 from sparkdl.serving.batch_size import BUDGET, GPU_BUDGET
 from sparkdl.training.layouts.arithmetic import autocast
+from sparkdl.training.layouts.table import tables_of
 
 CPU = torch.device("cpu")
 LIMIT = 1 << 30  # bytes of weights that a worker holds for later tasks
@@ -55,9 +56,10 @@ class CachedModel:
 
     @property
     def bytes(self) -> int:
-        """Bytes of parameters and buffers."""
+        """Bytes of parameters and buffers, without mapped tables."""
+        mapped = {id(table.weight) for table in tables_of(self.module).values() if table.mapped}
         tensors = (*self.module.parameters(), *self.module.buffers())
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return sum(one.numel() * one.element_size() for one in tensors if id(one) not in mapped)
 
     @property
     def at_once(self) -> int:

@@ -21,8 +21,9 @@ from sparkdl.serving.format.saved_folder import SavedFolder
 from sparkdl.serving.layer_output import LayerModule, LayerOutput
 from sparkdl.serving.outputs import Outputs
 from sparkdl.serving.scorer import Scorer, restored
+from sparkdl.training.layouts.table import tables_of, without_rows
 from sparkdl.training.objective.labels import IGNORED
-from sparkdl.training.objective.module_factory import ModelFactory
+from sparkdl.training.objective.module_factory import ModelFactory, new_module
 from sparkdl.training.objective.objective import OutputKind
 from sparkdl.training.objective.probe import check_output
 
@@ -84,6 +85,16 @@ class TrainedModule:
         if tables not in ("whole", "mapped"):
             raise InvalidInput(f"tables is {tables!r}; expected 'whole' or 'mapped'.")
         return restored(self.factory, self.weights, self.precision, mapped=tables == "mapped")
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters; those of large tables are counted without their files."""
+        if not (isinstance(self.weights, WeightsFile) and self.weights.tables):
+            return sum(parameter.numel() for parameter in self.module().parameters())
+        with without_rows():
+            module = new_module(self.factory, parameters=False)
+        rows = sum(table.num_embeddings * table.embedding_dim for table in tables_of(module).values())
+        return rows + sum(parameter.numel() for parameter in module.parameters())
 
     def program(self, columns: Sequence[InputColumn] = ()) -> bytes:
         """The archive of a torch.export program; raises ``InvalidInput`` if the module cannot be exported."""

@@ -41,8 +41,8 @@ OWN = """
     FittedMembers Folder GangFits Gpus ImputerModel IndependentTask IndexToString InitialPrediction InitialWeights
     InspectShard
     LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining LookUp LossMetrics Manifest MapTask MaskedFactory
-    Member member.Plan MemberResult MemberStore MemberWork MetaFeatureAssembler MinMaxScalerModel MLflowDestination
-    ModelMemory
+    Member member.Plan MemberResult MemberStore MemberWork MetaFeatureAssembler MinMaxScalerModel
+    MappedFactory MLflowDestination ModelMemory
     MultilabelMetrics Normalizer OneExchange OneHotEncoderModel OutputColumns Outputs PackedData PackTask PartFolder
     PendingMessages PickledTask PipelineRun PlannedLayer
     Predictor Program PromoteTrial Ragged Reader ReadRows ReduceTask RegressorMetrics

@@ -61,8 +61,8 @@ def table_frame(
     """The rows of the table ``name``, as ``TorchModel.table``."""
     weights = trained.weights
     files = weights.tables if isinstance(weights, WeightsFile) else {}
-    tables = tables_of(trained.module(tables="mapped"))
-    if name not in tables:
+    tables = {} if name in files else tables_of(trained.module(tables="mapped"))
+    if name not in {**files, **tables}:
         raise InvalidInput(f"the model has no Table {name!r}; it has {listed([*tables]) or 'no Table'}.")
     if name in files:
         reader = TableReader.of(files[name])

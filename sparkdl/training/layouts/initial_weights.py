@@ -24,7 +24,7 @@ from sparkdl.data.sampler import generator
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slices
 from sparkdl.training.layouts.table import without_rows
-from sparkdl.training.layouts.table_rows import drop_weights
+from sparkdl.training.layouts.table_rows import check_new_rows, drop_weights
 from sparkdl.training.objective.module_factory import new_module
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.rng import forked
@@ -56,13 +56,14 @@ class InitialWeights:
         """Build the module, all workers at the same place, and its tables without weights.
 
         Raises:
-            InvalidInput: as ``check_init``; or another module has the weight of a table.
+            InvalidInput: as ``check_init``; or a table has rows already, or its weight is another module's too.
         """
-        with without_rows():
+        with without_rows():  # the layout makes the rows
             source = objective.build("cpu", warn=True) if init is None and world.rank == 0 else None
-        module = objective.build(world.device, parameters=False)
+            module = objective.build(world.device, parameters=False)
         for one in (module, source):
             if one is not None:
+                check_new_rows(one)
                 drop_weights(one)
         check_init(module, objective, init)
         if any(not parameter.is_meta for parameter in module.parameters()):  # the factory needs or has values

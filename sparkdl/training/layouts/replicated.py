@@ -36,7 +36,7 @@ class Replicated(CheckedFields, Layout):
         with held_rows(world.rank, world.size):
             module = objective.build(world.device, warn=world.rank == 0)
         self.check(objective, module, world.size)
-        tables = TableRows(module, world.group(), feed.seed) if tables_of(module) else None
+        tables = TableRows(module, world.group(), feed.seed, world.device) if tables_of(module) else None
         if self.sync_batch_norm:
             module = arithmetic.sync_batch_norm(module, world)
         if objective.compile is not None:

@@ -45,7 +45,7 @@ from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.layouts.shards.sharded_module import ShardedModule, release_meshes, shard_of
 from sparkdl.training.layouts.shards.units import units_of
 from sparkdl.training.layouts.slice_checks import check_slices
-from sparkdl.training.layouts.table_rows import TableRows, check_tables, dropped_weights
+from sparkdl.training.layouts.table_rows import TableRows, check_new_rows, check_tables, dropped_weights
 from sparkdl.training.objective.objective import Objective
 
 
@@ -93,6 +93,8 @@ class Sharded(CheckedFields, Layout):
     def check(self, objective: Objective, module: nn.Module, workers: int) -> None:
         """Raise InvalidInput if the settings, the optimizer, the parameters or the units do not fit."""
         check_tables(objective, module)
+        if isinstance(objective.model, nn.Module):
+            check_new_rows(module)
         with dropped_weights(module):
             check_init(module, objective, self.init)
             self.check_module(objective, module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +26,7 @@ class TableFiles:
 
     def __call__(self, ids: Tensor) -> Tensor:
         """The rows ``[k, d]`` of ids ``[k]``, read from the files; neighbouring ids are read together."""
-        dtype, (_, width) = rows_header(self.files[0])
-        rows, holder = torch.empty(len(ids), width, dtype=dtype), ids % len(self.files)
+        rows, holder = torch.empty(len(ids), self.shape[1], dtype=self.dtype), ids % len(self.files)
         for number, file in enumerate(self.files):
             if len(places := (holder == number).nonzero().squeeze(1)):
                 at = ids[places] // len(self.files)
@@ -34,11 +34,16 @@ class TableFiles:
                 rows[places] = read_rows(file, first, last + 1 - first)[at - first]
         return rows
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """Rows and numbers of a row."""
         shapes = [rows_header(file)[1] for file in self.files]
         return sum(rows for rows, _ in shapes), shapes[0][1]
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the rows."""
+        return rows_header(self.files[0])[0]
 
 
 def files_of(module: nn.Module, saved: Mapping[str, tuple[WeightsFile, ...]]) -> list[tuple[Table, TableFiles]]:
@@ -63,7 +68,7 @@ def keep_saved(module: nn.Module, saved: Mapping[str, tuple[WeightsFile, ...]], 
         if mapped:
             table.keep(mapped_rows(files.files), mapped=True)
         else:
-            table.keep(torch.empty(files.shape, dtype=rows_header(files.files[0])[0]), mapped=False)
+            table.keep(torch.empty(files.shape, dtype=files.dtype), mapped=False)
             table.read(files)
     return weights_of_tables(module) if saved else {}
 

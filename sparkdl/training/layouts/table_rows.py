@@ -55,6 +55,7 @@ class TableRows:
         module: the module, whose tables hold this worker's rows from now on.
         group: the workers.
         seed: of the initial rows.
+        device: of the passes, and so of ids.
 
     Attributes:
         group: the workers.
@@ -70,7 +71,7 @@ class TableRows:
     def of(cls, module: nn.Module, world: World, seed: int) -> TableRows | None:
         """The rows of a module that ``drop_weights`` left without weights; None if it has no table.
 
-        New weights have the dtype and, unless the host has them, the device of the module's first parameter.
+        New weights have the dtype of the module's first parameter.
         """
         if not (tables := tables_of(module)):
             return None
@@ -78,9 +79,9 @@ class TableRows:
         for table in tables.values():
             table.held = range(world.rank, table.num_embeddings, world.size)
             table.open(dtype, world.device)
-        return cls(module, world.group(), seed)
+        return cls(module, world.group(), seed, world.device)
 
-    def __init__(self, module: nn.Module, group: Group, seed: int) -> None:
+    def __init__(self, module: nn.Module, group: Group, seed: int, device: torch.device) -> None:
         self.group, self.sent = group, SentBytes()
         self.gradients: dict[str, tuple[Tensor, Tensor]] = {}
         self.look_ups: list[LookUp] = []
@@ -90,9 +91,7 @@ class TableRows:
         self._seeds: dict[str, int] = {}
         self._seen: dict[str, Tensor] = {}  # how often ids were looked up, [rows], of tables that admit them
         self._counted: dict[str, tuple[Tensor, Tensor]] = {}  # places of rows and their counts in the present step
-        hosted = {id(table.weight) for table in self._tables.values() if table.host}
-        devices = (value.device for value in module.parameters() if id(value) not in hosted)
-        self._device = next(devices, torch.device("cpu"))
+        self._device = device
         self.slices: dict[str | int, Slice] = {}
         for name, table in self._tables.items():
             table.hold(group.rank, group.size, self)
@@ -191,10 +190,12 @@ class TableRows:
 
     def load_state_dict(self, state: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
         """Restore a state from ``state_dict`` of optimizers of these ``kinds``; raises InvalidInput if they differ."""
-        if kinds != self.kinds:
+        counted = {name for name in self._tables if _joined(name, _SEEN) in state}
+        if kinds != self.kinds or counted != {*self._seen}:
             raise InvalidInput(
                 f"the saved state is of another training: its tables have the optimizers {dict(kinds)}, and this "
-                f"training's {self.kinds}. Resume with the tables of the saved run, or start a new run elsewhere."
+                f"training's {self.kinds}; or another admit. Resume with the "
+                "tables of the saved run, or start a new run elsewhere."
             )
         for name, optimizer in self._optimizers.items():
             weight, start = self._tables[name].weight, _joined(name, "")
@@ -240,8 +241,9 @@ class TableRows:
         after = (before + counts).clamp(max=table.admit)  # a count of many steps must not overflow
         seen[rows] = after.to(seen.dtype)
         begun = rows[(before < table.admit) & (after >= table.admit)]
-        ids = begun.cpu() * table.held.step + table.held.start
-        table.weight[begun] = table.initial(self._seeds[name], ids).to(table.weight)
+        if len(begun):
+            ids = begun.cpu() * table.held.step + table.held.start
+            table.weight[begun] = table.initial(self._seeds[name], ids).to(table.weight)
 
     def _received(self, messages: list[Tensor], numbers: list[Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
         """The gradients of this worker's rows and how often they were looked up, summed in rank order."""
@@ -281,6 +283,15 @@ class TableRows:
         self.sent.count += sum(part.nbytes for part in others)
 
 
+def check_new_rows(module: nn.Module) -> None:
+    """Raise InvalidInput if a table has rows of its own, which a layout that makes all rows would replace."""
+    if filled := [name for name, table in tables_of(module).items() if table.filled]:
+        raise InvalidInput(
+            f"layout is Sharded, and Table {filled[0]!r} has rows, as in a module, a WarmStart or a factory that loads "
+            "them; expected layout=Replicated(), or a factory whose table has the rows in the argument init."
+        )
+
+
 def drop_weights(module: nn.Module) -> list[tuple[Table, nn.Parameter]]:
     """Remove the weights of tables, so that a layout with slices sees the other parameters alone, and return them.
 
@@ -288,13 +299,13 @@ def drop_weights(module: nn.Module) -> list[tuple[Table, nn.Parameter]]:
         InvalidInput: another module has the weight of a table too.
     """
     owners = Counter(id(value) for part in module.modules() for value in part.parameters(recurse=False))
-    weights = []
-    for name, table in tables_of(module).items():
-        if owners[id(table.weight)] > 1:
-            raise InvalidInput(
-                f"the weight of Table {name!r} is another module's too; expected one Table of both uses."
-            )
-        weights.append((table, table.weight))
+    tables = tables_of(module)
+    if shared := [name for name, table in tables.items() if owners[id(table.weight)] > 1]:
+        raise InvalidInput(
+            f"the weight of Table {shared[0]!r} is another module's too; expected one Table of both uses."
+        )
+    weights = [(table, table.weight) for table in tables.values()]
+    for table in tables.values():
         del table.weight
     return weights
 

@@ -302,6 +302,8 @@ class Faulty(WithTables):
     def __init__(self, fault: str) -> None:
         super().__init__()
         self.fault = fault
+        if fault == "loaded":
+            self.numbers.load_state_dict({"weight": torch.ones(SIZE, WIDTH)})
         if fault == "rows":
             with torch.no_grad():
                 self.numbers.weight.zero_()
@@ -317,6 +319,40 @@ class Faulty(WithTables):
         if self.fault == "copy":
             copy.deepcopy(self.numbers)(torch.ones(2, dtype=torch.int64))
         return super().forward(x)
+
+
+def stacked(ids: Tensor) -> Tensor:
+    return torch.stack([torch.full((WIDTH,), float(number + 1)) for number in ids])
+
+
+class Few(nn.Module):
+    """A table of fewer rows than workers, whose function of ids takes no empty list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.row = work.Net(), Table(1, WIDTH, init=stacked, admit=40)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.dense(x) * self.row(torch.zeros(len(x), dtype=torch.int64)).sum(1)
+        return output
+
+
+def test_a_table_of_fewer_rows_than_workers_resumes(pair, tmp_path):
+    settings = {"batch_size": 10, "model": Few}
+    expected = resume(pair, resumable(tmp_path / "undisturbed", "AdamW", Replicated(), **settings))
+    with pytest.raises(WorkerFailed, match="on purpose"):
+        resume(pair, resumable(tmp_path / "run", "AdamW", Replicated(), callbacks=(Fails(8),), **settings))
+    assert_close(resume(pair, resumable(tmp_path / "run", "AdamW", Replicated(), **settings)), expected, 0)
+    assert expected["row.weight"].all()
+
+
+@pytest.mark.parametrize("model", [partial(Faulty, "loaded"), WithTables()], ids=["factory", "module"])
+def test_slices_take_no_rows_of_a_factory(pair, model):
+    case = Case(epochs=1)
+    training = case.training(layout=Sharded())
+    training = replace(training, objective=replace(training.objective, model=model))
+    with pytest.raises(InvalidInput, match="Table 'numbers' has rows, as in a module"):
+        pair.gang(training, numbers(), case.columns())
 
 
 @pytest.mark.parametrize(
