@@ -49,6 +49,7 @@ class Checkpointer:
         self._elastic, self._token = elastic, token
         self._saver: Saver | None = None  # None without a shared directory
         self._stop_poller: StopPoller | None = None  # rank 0's
+        self._settles = False  # whether workers wait for each other at checkpoints and epochs' ends alone
         self._extra: dict[str, Any] = {}
         self._epoch = self._step = 0  # of the last checkpoint
         self._epochs = 0  # completed after the last step
@@ -73,7 +74,8 @@ class Checkpointer:
         """Restore the newest usable state, on every worker together, with collectives; its threads end with the gang.
 
         ``fingerprint`` is of this worker's rows. ``live`` has this worker's ``"slices"``, and under ``"shared"`` the
-        tensors that take the saved values of their paths.
+        tensors that take the saved values of their paths. With ``"settles"``, rank 0's clock decides at epochs' ends
+        alone, since a query within an epoch would bind all workers to rank 0.
         Returns this worker's ``TrainerState.state`` after a step common to all; None without a checkpoint or a shared
         directory. If the gang's size has changed, the state is of an epoch's end, and its local part of any worker.
 
@@ -81,6 +83,12 @@ class Checkpointer:
             InvalidInput: the checkpoints belong to another run or other data, or a worker cannot see them.
             Fenced: a newer attempt has started.
         """
+        self._settles = live.get("settles", False)
+        if self._settles and world.rank == 0 and self.every.unit in ("seconds", "auto") and not self.temporary:
+            notify(
+                "checkpointInterval is in seconds, and workers do not wait for each other in each step: checkpoints "
+                "are saved at epochs' ends alone. Set a number of steps, such as 500, or of epochs."
+            )
         if self._token is not None and not self._sees_own(world, self._token):
             return None
         _on_rank_0(world, "fence", lambda: self.checkpoints.fence(world.attempt))
@@ -123,7 +131,10 @@ class Checkpointer:
             return
         self._saver.check()
         epoch_ended, self._epochs = world.clock.epoch > self._epochs, world.clock.epoch
-        due, stop = (not self.temporary, False) if finished else self._ask(world)
+        if finished:
+            due, stop = not self.temporary, False
+        else:
+            due, stop = self._ask(world) if epoch_ended or not self._settles else (False, False)
         if due or stop or self._passed(world.clock, epoch_ended):
             self._save(world, state(), pinned=epoch_ended, last=finished)
         if not finished and not stop:

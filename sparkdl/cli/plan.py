@@ -31,6 +31,7 @@ from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
 from sparkdl.training.strategies.local_sgd import LocalSGD
+from sparkdl.training.strategies.parameter_server.strategy import ParameterServer
 from sparkdl.training.strategies.reducers.cast import Cast
 from sparkdl.training.strategies.reducers.layered import Layered
 from sparkdl.training.strategies.reducers.one_bit import OneBit
@@ -44,6 +45,7 @@ STRATEGIES: tuple[Strategy, ...] = (
     LocalSGD(every=8),
     ElasticAveraging(every=8),
     Gossip(every=8),
+    ParameterServer(),
 )
 """The rows of the table."""
 

@@ -99,6 +99,8 @@ def _check_model(fit: FitSpec, workers: int) -> None:
         return
     sizes = [one.numel() * (objective.dtype if one.is_floating_point() else one.dtype).itemsize for one in values]
     layout.check(objective, module, workers)
+    if hasattr(fit.training.strategy, "check"):  # strategies of users may lack it
+        fit.training.strategy.check(objective, module, layout, min(workers, fit.min_workers or workers))
     if alone:
         check_result(module, sum(sizes), limit, tables=bool(tables_of(module)))
 

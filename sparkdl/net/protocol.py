@@ -7,6 +7,7 @@ The wire, over TCP, integers big-endian, ``||`` is concatenation::
 
     server -> client    nonce                      32 random bytes, fresh for every connection
     either way          length || seal || payload  a frame: 4 bytes, 32 bytes, ``length`` bytes (at most 1 MiB)
+    either way          body                       plain bytes after a frame whose payload, the head, announces them
 
     seal = HMAC-SHA256(key, side || nonce || hello || sequence || payload)
     side: "c" or "s", of the sender; sequence: 8 bytes, of the sender's own frames: 0, 1, ...
@@ -20,9 +21,11 @@ program answers. A frame that was altered, repeated, omitted, reordered, reflect
 is rejected. A stranger learns a nonce, and occupies one thread and a few kilobytes for at most 5 seconds. If too many
 strangers wait, the longest waiting one is closed.
 
-Limits: contents are authenticated, NOT encrypted: anyone on the network can read them. The key is as safe as its task:
-if the cluster's RPC is plain text, its network must be trusted. All workers share one key, so a worker can impersonate
-any rank. An attacker who can cut the connection can silence a worker. The guarantees end with the server's process.
+Limits: contents are authenticated, NOT encrypted: anyone on the network can read them. Bodies are not authenticated
+either: they are as open as gloo's tensors, and to seal them would take several times as long as to send them. The key
+is as safe as its task: if the cluster's RPC is plain text, its network must be trusted. All workers share one key, so
+a worker can impersonate any rank. An attacker who can cut the connection can silence a worker. The guarantees end with
+the server's process.
 """
 
 from __future__ import annotations
@@ -145,6 +148,24 @@ class Connection:
             raise ProtocolError("a frame has a wrong seal: it is forged, replayed, out of sequence or of another key")
         self._received += 1
         return payload
+
+    def send_body(self, head: bytes, body: memoryview, deadline: float | None = None) -> None:
+        """Send a frame, then a body without a copy; arguments and errors are as of ``send``."""
+        self.send([head], deadline)
+        self.socket.sendall(body)
+
+    def receive_body(self, buffer: memoryview, deadline: float | None = None) -> None:
+        """Fill a buffer with a body; raises TimeoutError if nothing comes for the time left, else as ``receive``."""
+        size = min(len(buffer), len(self._ahead))
+        buffer[:size] = self._ahead[:size]
+        del self._ahead[:size]
+        if deadline is not None:
+            self.socket.settimeout(_left(deadline))
+        while size < len(buffer):
+            received = self.socket.recv_into(buffer[size:], 0, socket.MSG_WAITALL)
+            if not received:
+                raise EOFError("the other side closed the connection")
+            size += received
 
     def confirm(self) -> None:
         """Send a receipt: all earlier frames have arrived."""

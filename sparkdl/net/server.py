@@ -37,6 +37,7 @@ class Server(ABC):
         name: for log lines and threads.
         addresses: host names or literals by which clients may reach this process, tried in this order.
         bind: IPv4 or IPv6 literal or host name to listen on; ``"::"`` accepts IPv4 as well if the system can.
+        key: 32 bytes that clients have already; default: random ones.
 
     Attributes:
         endpoint: the endpoint that clients connect to.
@@ -46,7 +47,7 @@ class Server(ABC):
         InvalidInput: no addresses are given, or ``bind`` is not an address of this host.
     """
 
-    def __init__(self, name: str, *, addresses: Sequence[str], bind: str) -> None:
+    def __init__(self, name: str, *, addresses: Sequence[str], bind: str, key: bytes | None = None) -> None:
         self._name = name
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -55,7 +56,7 @@ class Server(ABC):
         self._threads: list[threading.Thread] = []
         self.refused = 0
         addresses = (addresses,) if isinstance(addresses, str) else tuple(addresses)
-        unbound = Endpoint(addresses, 0, secrets.token_bytes(KEY_BYTES))
+        unbound = Endpoint(addresses, 0, key or secrets.token_bytes(KEY_BYTES))
         self._socket = _listen(bind)
         self.endpoint = replace(unbound, port=self._socket.getsockname()[1])
         self._alarm, self._wake = socket.socketpair()

@@ -60,6 +60,8 @@ def train(world: World, shard: Shard, training: TrainingSpec) -> TrainingResult:
     with span("set up"):
         feed = training.feed(shard)
         replica = equalise(training.layout.place(training.objective, world, feed))
+        if hasattr(training.strategy, "check"):  # strategies of users may lack it
+            training.strategy.check(training.objective, replica.module, training.layout, world.size)
         sync = training.strategy.attach(replica, replica.workers.replicas)
         if world.size > replica.workers.replicas.size and world.rank == 0:
             replicas = replica.workers.replicas.size

@@ -80,7 +80,7 @@ class TrainingMonitor:
         if mean is not None and not math.isfinite(mean):
             raise self._diverged(mean, "over")
         row |= state.meter.close(state.group)
-        row |= self._validate()
+        row |= self._validate() | state.sync.epoch_columns()
         enter_phase("other")
         row |= {"seconds": seconds, "rows_per_second": state.rows.plan.total / max(seconds, 1e-9)}
         state.history.append(row)

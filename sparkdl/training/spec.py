@@ -38,7 +38,8 @@ class StateSaver(Protocol):
     def load(self, world: World, fingerprint: Fingerprint, live: Mapping[str, Any]) -> dict[str, Any] | None:
         """The newest state that all workers can read; None if there is no such state.
 
-        The tensors of ``live`` take the values of the state's shared tensors.
+        The tensors of ``live`` take the values of the state's shared tensors. If workers do not wait for each other in
+        each step, ``live["settles"]`` is True: within an epoch, ``after_step`` then asks no other worker.
 
         What ``load`` opens, it closes by ``world.on_end``.
         """
@@ -127,14 +128,14 @@ class TrainingSpec(CheckedFields):
         check_callbacks(self.callbacks)
         equal = getattr(self.strategy, "replicated", True)
         if self.replica_check_interval is not None and not equal:
-            alone = f"the workers of {type(self.strategy).__name__} train alone for several steps."
+            alone = f"the workers of {type(self.strategy).__name__} have other weights between exchanges."
             warnings.warn(f"replicaCheckInterval={self.replica_check_interval} is ignored: {alone}", stacklevel=3)
         together = [type(callback).__name__ for callback in self.callbacks if getattr(callback, "replicated", False)]
         if together and not equal:
             raise InvalidInput(
                 f"callbacks has {', '.join(together)}, which expects equal weights on all workers after each step, and "
-                f"strategy is {type(self.strategy).__name__}, whose workers train alone for several steps. Leave the "
-                "callback out, or set strategy=AllReduce()."
+                f"strategy is {type(self.strategy).__name__}, whose workers have other weights between "
+                "exchanges. Leave the callback out, or set strategy=AllReduce()."
             )
 
     def keeps_best(self, *, validated: bool) -> bool:

@@ -7,6 +7,8 @@ import time
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from sparkdl.cluster.group.world import World
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
@@ -20,9 +22,10 @@ from sparkdl.training.objective.metrics import MetricAccumulator, load_metric_st
 from sparkdl.training.objective.objective import length_arguments
 from sparkdl.training.rng import random_state, set_random_state
 from sparkdl.training.spec import TrainingResult, TrainingSpec
-from sparkdl.training.strategies import Sync
+from sparkdl.training.strategies import OPTIMIZER_OF, Sync
 from sparkdl.training.weight_slices import whole_bytes
 
+_RESUMED_BY = {"ParameterServer": "AllReduce"}  # a strategy, and another one that resumes its states
 _FORMAT = 7  # version of the saved state
 # Entries of a place that may differ at an epoch's start, and their names in errors.
 _NAMES = {"workers": "number of workers", "shard_rows": "number of rows by shard"}
@@ -63,6 +66,15 @@ class TrainerState:
         self._begun = 0  # first step of the current epoch
         self._started = time.monotonic()
         world.clock.load_state_dict(Clock().state_dict())
+
+    @property
+    def _strategy(self) -> str:
+        return type(self.training.strategy).__qualname__
+
+    @property
+    def _equal(self) -> bool:
+        """Whether the replicas are equal in each saved state."""
+        return self.sync.replicated or self.sync.settles
 
     @property
     def position(self) -> int:
@@ -106,7 +118,7 @@ class TrainerState:
         The last step of an epoch is finished with the epoch.
         """
         if self.training.checkpointer is not None and self.position < self.rows.plan.steps:
-            self.training.checkpointer.after_step(self.world, self.state, finished=self.finished or self.paused)
+            self.training.checkpointer.after_step(self.world, self._settled, finished=self.finished or self.paused)
 
     def result(self) -> TrainingResult:
         """This worker's part of the weights, the history and this worker's report; without weights if it paused."""
@@ -133,7 +145,7 @@ class TrainerState:
         replica, sync, stopping = self.replica.state_dict(), self.sync.state_dict(), self.stopping.state_dict()
         equal_states, rank_states = states_of(self.callbacks)
         shared: dict[str, Any] = {}
-        if self.sync.replicated:
+        if self._equal:
             shared = {"replica": replica.pop("shared"), "callbacks": equal_states}
         else:
             rank_states |= equal_states
@@ -143,7 +155,7 @@ class TrainerState:
             shared["stopping"] = stopping.pop("shared")
         local = {
             "format": _FORMAT,
-            "strategy": type(self.training.strategy).__qualname__,
+            "strategy": self._strategy,
             "place": self._place(),
             "rank": self.world.rank,
             "slices": self._entries(),
@@ -193,6 +205,8 @@ class TrainerState:
             return
         shared = state["shared"]
         self._check_slices(saved)
+        if saved["strategy"] != self._strategy:
+            self._move_optimizer(shared["replica"], shared.pop("sync"))
         self.replica.load_state_dict(saved["replica"] | ({"shared": shared["replica"]} if "replica" in shared else {}))
         self.meter.load_state_dict(saved["meter"])
         load_metric_states(self.metrics, saved["metrics"])
@@ -205,7 +219,8 @@ class TrainerState:
         self._spent = saved["epoch_seconds"]
         common = {"shared": shared["sync"]} if "sync" in shared else {}
         # In another gang or with other slices, the strategy's per-worker state fits no worker.
-        if saved["place"]["workers"] == self.world.size and saved.get("slices", {}) == self._entries():
+        same = saved["strategy"] == self._strategy and saved["place"]["workers"] == self.world.size
+        if same and saved.get("slices", {}) == self._entries():
             self.sync.load_state_dict(saved["sync"] | common)
         elif common:
             self.sync.load_state_dict(common)
@@ -229,11 +244,30 @@ class TrainerState:
 
     def _live(self) -> dict[str, Any]:
         # Not the states of callbacks, which may have none before they start.
-        shared = {"replica": self.replica.state_dict()["shared"]} if self.sync.replicated else {}
-        return {"shared": shared, "slices": self._slices()}
+        shared = {"replica": self.replica.state_dict()["shared"]} if self._equal else {}
+        return {"shared": shared, "slices": self._slices(), "settles": self.sync.settles}
+
+    def _settled(self) -> dict[str, Any]:
+        """The state to save: in asynchronous strategies, of a moment at which all workers wait for each other."""
+        self.sync.settle()
+        return self.state()
 
     def _slices(self) -> Slices:
-        return {**self.replica.slices, **self.stopping.slices}
+        return {**self.replica.slices, **self.stopping.slices, **self.sync.slices}
+
+    def _move_optimizer(self, replica: dict[str, Any], sync: dict[str, Any]) -> None:
+        """Move the optimizer's state from parameter shards into the replica, which has no optimizer of its own yet."""
+        if sync["kind"] != replica["kinds"]["optimizer"]:
+            raise InvalidInput(
+                f"the saved state is of parameter shards with the optimizer {sync['kind']}, and this training's is "
+                f"{replica['kinds']['optimizer']}; resume with strategy=ParameterServer(...) of the saved run."
+            )
+        for key, values in sync["optimizer"].items():
+            name = key.removeprefix(OPTIMIZER_OF)
+            shape = replica["parameters"][name].shape  # on a shard, a scalar is one row
+            replica["optimizer"]["state"][name] = {
+                part: one.view(shape) if isinstance(one, Tensor) and one.dim() else one for part, one in values.items()
+            }
 
     def _restore_callbacks(self, saved: dict[str, Any], shared: dict[str, Any]) -> None:
         states = saved["callbacks"] | shared.get("callbacks", {})
@@ -255,11 +289,10 @@ class TrainerState:
                 f"the saved state has format {state['format']}; this version of sparkdl reads {_FORMAT}. Resume with "
                 "the version that saved it, or start a new run elsewhere."
             )
-        strategy = type(self.training.strategy).__qualname__
-        if state["strategy"] != strategy:
+        if self._strategy not in (state["strategy"], _RESUMED_BY.get(state["strategy"])):
             raise InvalidInput(
-                f"the saved state is of the strategy {state['strategy']}, and this training's is {strategy}. Resume "
-                "with the strategy of the saved run, or start a new run elsewhere."
+                f"the saved state is of the strategy {state['strategy']}, and this training's is {self._strategy}. "
+                "Resume with the strategy of the saved run, or start a new run elsewhere."
             )
         for name, value in self._place().items():
             saved = state["place"][name]

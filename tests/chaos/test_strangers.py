@@ -19,8 +19,10 @@ import psutil
 import pytest
 
 from sparkdl.cluster.supervisor import Supervisor
+from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.parameter_server.strategy import ParameterServer
 from tests.chaos.leavings import descendants, listening
-from tests.chaos.runs import assert_alike, check_rows, columns, fit
+from tests.chaos.runs import assert_alike, check_rows, columns, fit, undisturbed
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 
@@ -102,18 +104,20 @@ class Meets:
         return value
 
 
-def test_gang_survives_strangers(pair, expected, tmp_path):
+@pytest.mark.parametrize("strategy", [AllReduce(), ParameterServer()])
+def test_gang_survives_strangers(pair, tmp_path, strategy):
     reads = columns()
     x, row = reads.inputs
     reads = replace(reads, inputs=(x, replace(row, decode=Meets(str(tmp_path), row.decode))))
     supervisor = Supervisor(pair, back_off=0, heartbeat_timeout=20)
-    trained = fit(supervisor, tmp_path, Visits(str(tmp_path)), reads=reads)
+    trained = fit(supervisor, tmp_path, Visits(str(tmp_path)), reads=reads, strategy=strategy)
     assert supervisor.failures == []
-    assert_alike(trained, expected)
+    assert_alike(trained, undisturbed(pair, strategy=strategy))
     check_rows(tmp_path)
     assert json.loads((tmp_path / "meets").read_text())
     answers = json.loads((tmp_path / "runs").read_text())
-    assert len(answers) >= 2  # the channel and the store, and gloo's own
+    # The channel and the store, gloo's own, and two parameter shards.
+    assert len(answers) >= 2 + 2 * isinstance(strategy, ParameterServer)
     assert {place.rpartition(":")[0] for place in answers} == {"127.0.0.1"}
     assert max(answers.values()) <= 32  # the channel's nonce
     pair.gang(lambda world, shard: leave())

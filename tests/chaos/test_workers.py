@@ -15,6 +15,8 @@ from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
 from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
+from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.parameter_server.strategy import ParameterServer
 from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, undisturbed
 from tests.faults import PHASES, Fault
@@ -93,28 +95,36 @@ OF_SLICES = [
     ("fail", "validation", 1, 5),
     ("full", "shard", 1, 4),
 ]
-ERRORS = {"stop": WorkerLost, "fail": WorkerFailed}
-CASES = [*((fault, Replicated()) for fault in OTHERS), *((fault, Sharded(units=("*",))) for fault in OF_SLICES)]
+OF_SHARDS = [("kill", "push", 0, 7), ("kill", "pull", 1, 7), ("stop", "push", 1, 8), ("stop", "pull", 0, 7)]
+ERRORS = {"stop": WorkerLost, "kill": WorkerLost, "fail": WorkerFailed}
+CASES = [
+    *((fault, Replicated(), AllReduce()) for fault in OTHERS),
+    *((fault, Sharded(units=("*",)), AllReduce()) for fault in OF_SLICES),
+    *((fault, Replicated(), ParameterServer()) for fault in OF_SHARDS),
+]
 
 
 @pytest.fixture(scope="module")
 def expected(pair):
-    return {layout: undisturbed(pair, layout=layout) for layout in LAYOUTS}
+    kinds = [*((layout, AllReduce()) for layout in LAYOUTS), (Replicated(), ParameterServer())]
+    return {(layout, strategy): undisturbed(pair, layout=layout, strategy=strategy) for layout, strategy in kinds}
 
 
-@pytest.mark.parametrize(("fault", "layout"), CASES, ids=lambda one: "-".join(map(str, one)) if one in OTHERS else None)
-def test_run_survives_fault(pair, expected, tmp_path, fault, layout):
+@pytest.mark.parametrize(
+    ("fault", "layout", "strategy"), CASES, ids=lambda one: "-".join(map(str, one)) if isinstance(one, tuple) else None
+)
+def test_run_survives_fault(pair, expected, tmp_path, fault, layout, strategy):
     (how, phase, rank, step), events = fault, []
     supervisor = Supervisor(pair, back_off=0, heartbeat_timeout=3)
     mark = Fault(how, rank, step, f"{tmp_path}/mark", phase)
-    trained = fit(supervisor, tmp_path, mark, listener=events.append, layout=layout)
+    trained = fit(supervisor, tmp_path, mark, listener=events.append, layout=layout, strategy=strategy)
     assert (tmp_path / "mark").exists()
     failures = [(type(failure), failure.rank) for failure in supervisor.failures]
     assert failures == ([(ERRORS[how], rank)] if how in ERRORS else [])
     troubles = {event.clock["step"]: event.payload["trouble"] for event in events if event.kind == "checkpoint"}
     assert [at for at, trouble in troubles.items() if trouble] == ([step] if how == "full" else [])
     assert how != "full" or "No space left on device" in troubles[step][0]
-    assert_alike(trained, expected[layout])
+    assert_alike(trained, expected[layout, strategy])
     check_rows(tmp_path)
     check_checkpoints(tmp_path)
 

@@ -12,7 +12,16 @@ import yaml
 from torch import nn
 
 import sparkdl
-from sparkdl import AllReduce, ElasticAveraging, Gossip, InputColumn, LocalSGD, TorchClassifier, TorchRegressor
+from sparkdl import (
+    AllReduce,
+    ElasticAveraging,
+    Gossip,
+    InputColumn,
+    LocalSGD,
+    ParameterServer,
+    TorchClassifier,
+    TorchRegressor,
+)
 from sparkdl.cli import train
 from sparkdl.cli.commands import run
 from sparkdl.cli.data import Data
@@ -91,7 +100,10 @@ def test_configuration_describes_the_arguments(read, write):
         assert len(pickle.dumps(partial)) < 200
 
 
-@pytest.mark.parametrize("strategy", [LocalSGD(every=4, momentum=0.9), ElasticAveraging(beta=0.5), Gossip("random")])
+@pytest.mark.parametrize(
+    "strategy",
+    [LocalSGD(every=4, momentum=0.9), ElasticAveraging(beta=0.5), Gossip("random"), ParameterServer(4, every=2)],
+)
 def test_configuration_describes_a_strategy(estimator, strategy):
     settings = {field.name: getattr(strategy, field.name) for field in fields(strategy)}
     given = {"class_path": f"sparkdl.{type(strategy).__name__}", "init_args": settings}

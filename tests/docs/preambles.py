@@ -281,6 +281,10 @@ def strategies(execute, folder, spark):
     assert "round" in execute(frames(spark))["model"].history[0]  # of the last strategy
 
 
+def parameter_server(execute, folder, spark):
+    assert 0 <= execute(frames(spark))["model"].history[-1]["max_clock_distance"] <= 4
+
+
 def tabular(execute, folder, spark):
     shortened(folder, 8000, "adult.data")
     shortened(folder, 4000, "adult.test")
@@ -339,6 +343,7 @@ PREAMBLES = {
     "docs/data-types.md": data_types,
     "docs/fine-tune.md": fine_tune,
     "docs/own-loop.md": own_loop,
+    "docs/parameter-server.md": parameter_server,
 } | {
     f"docs/{function.__name__}.md": function
     for function in (

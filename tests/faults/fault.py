@@ -45,7 +45,9 @@ class Fault:
                                    when the work arrives, right after the rendezvous
             in a step              ``"feed"``, as its batch is made, ahead and in another thread (needs ``fed``);
                                    ``"forward"``, as the module is called; ``"backward"``, on the last gradient, the
-                                   peers in the all-reduce; ``"reduce"``, this worker in it too; ``"step"``, after it
+                                   peers in the all-reduce; ``"reduce"``, this worker in it too; ``"step"``, after it;
+                                   ``"push"`` and ``"pull"``, before a worker pushes gradients to the first parameter
+                                   shard of another worker, and before it reads the answer
             after an epoch         ``"validation"``
             in a checkpoint        ``"shard"``, half of one written; ``"written"``, one written but not yet in its
                                    place; ``"manifest"``, half of it written; ``"rename"`` and ``"renamed"``, right

@@ -17,6 +17,7 @@ import numpy as np
 import torch.distributed as dist
 from torch import Tensor
 
+from sparkdl.training.strategies.parameter_server.client import ShardClient
 from tests.faults.fault import Fault
 
 
@@ -101,6 +102,7 @@ def _watch_module(run: Any) -> None:
 @functools.cache
 def _wrap_once() -> None:
     reduce, send, sync = dist.all_reduce, dist.batch_isend_irecv, os.fsync
+    push, answer = ShardClient.push, ShardClient.answer
 
     @functools.wraps(reduce)
     def all_reduce(*args: Any, **options: Any) -> Any:
@@ -125,7 +127,18 @@ def _wrap_once() -> None:
             _remembered(path)
         sync(descriptor)
 
+    @functools.wraps(push)
+    def pushed(*args: Any) -> None:
+        _here.reached("push", _here.clock.step + 1)
+        push(*args)
+
+    @functools.wraps(answer)
+    def answered(*args: Any) -> int:
+        _here.reached("pull", _here.clock.step + 1)
+        return answer(*args)
+
     dist.all_reduce, dist.batch_isend_irecv, os.fsync = all_reduce, batch_isend_irecv, fsync
+    ShardClient.push, ShardClient.answer = pushed, answered
 
 
 def _written(path: str, step: int, *, manifest: bool) -> None:

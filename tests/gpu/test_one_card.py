@@ -33,6 +33,7 @@ from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.elastic_averaging import ElasticAveraging
 from sparkdl.training.strategies.gossip import Gossip
 from sparkdl.training.strategies.local_sgd import LocalSGD
+from sparkdl.training.strategies.parameter_server.strategy import ParameterServer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -80,7 +81,11 @@ def test_losses_on_nccl_equal_those_on_the_cpu(on_cpu, cache):
 
 
 @pytest.mark.parametrize(
-    "strategy", [AllReduce(), LocalSGD(every=3, momentum=0.3), ElasticAveraging(every=3), Gossip("random", every=3)]
+    "strategy",
+    [
+        *(AllReduce(), LocalSGD(every=3, momentum=0.3), ElasticAveraging(every=3), Gossip("random", every=3)),
+        *(ParameterServer(), ParameterServer(2)),
+    ],
 )
 def test_two_workers_share_a_card_with_gloo(strategy):
     one, two = fitted(training(strategy=strategy), 2, backend="gloo")

@@ -45,7 +45,7 @@ OWN = """
     MappedFactory MLflowDestination ModelMemory
     MultilabelMetrics Normalizer OneExchange OneHotEncoderModel OutputColumns Outputs PackedData PackTask PartFolder
     PendingMessages PickledTask PipelineRun PlannedLayer
-    Predictor Program PromoteTrial Ragged Reader ReadRows ReduceTask RegressorMetrics
+    Portion Predictor Program PromoteTrial Push Ragged Reader ReadRows ReduceTask RegressorMetrics
     RendezvousResult RendezvousSpec Reporting Round RowScorer Rule Run RunData RungResult RungWork RunName Samme
     SavedFolder SavedInstance SavedStage SaveStatus Schedule Scorer SearchedEstimator SearchPoint SearchSpace
     ServedModel Shard ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel

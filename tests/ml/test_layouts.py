@@ -16,6 +16,7 @@ from sparkdl.ml.model import TorchModel
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.objective.objective import Objective
+from sparkdl.training.strategies.parameter_server.strategy import ParameterServer
 from tests.contracts.together import Together
 from tests.ml import nets, rows
 from tests.ml.rows import ROWS
@@ -56,6 +57,9 @@ def test_workers_with_slices_fit_save_and_score(data, tmp_path):
         ({"layout": Sharded(), "syncBatchNorm": True}, "expected one of the two Params"),
         ({"layout": Replicated(True), "syncBatchNorm": False}, "expected one of the two Params"),
         ({"layout": Replicated}, "a layout, such as Replicated"),
+        ({"strategy": ParameterServer(backup=2)}, "backup is 2, and there are 2 workers"),
+        ({"strategy": ParameterServer(), "layout": Sharded()}, "workers hold slices of the model"),
+        ({"strategy": ParameterServer(), "precision": "fp16"}, "precision is 'fp16'"),
         ({"layout": Together(), "strategy": ParallelSGD()}, "needs 2 workers, and rounds, and members"),
     ],
 )

@@ -11,6 +11,7 @@
     broadcast by a tree            ceil(log2 N) (alpha + M/B)
     exchange with k neighbours               alpha + k M/B
     S parameter servers                    2 alpha + 2 N M/(S B)
+    a parameter server on each worker      2 alpha + 2 (N - 1)/N M/B
 
 In an all-gather or all-to-all, workers send to all others at once. If several hosts have several workers, an all-gather
 is a ring with ``N - 1`` messages, as ``Group.all_gather_into`` does it. NCCL chooses its own algorithms.
@@ -132,8 +133,13 @@ def neighbours(size: float, hosts: Hosts, hops: Sequence[int]) -> Traffic:
     return _round(size, hosts, [(rank, (rank + far) % workers) for far in distances for rank in range(workers)])
 
 
-def parameter_server(size: float, hosts: Hosts, servers: int = 1) -> Traffic:
-    """Every worker sends ``size`` bytes to servers, each with a host and a share of the bytes, and gets as many."""
+def parameter_server(size: float, hosts: Hosts, servers: int | None = 1) -> Traffic:
+    """Every worker sends ``size`` bytes to servers, each with a share of the bytes, and gets as many.
+
+    Servers have hosts of their own; with None, each worker hosts a server instead.
+    """
+    if servers is None:
+        return all_to_all(size, hosts) * 2
     busiest = max(len(hosts) / servers, *Counter(hosts).values())
     return Traffic(size, 2, 2 * busiest * size)
 

@@ -91,6 +91,7 @@ class Replica(Protocol):
             tensors by index; empty for whole tensors.
         divided: names of the weights of tables; each worker of ``workers.replicas`` holds other rows of them.
         bytes_per_step: bytes that this worker sends per step for the layout; the strategy counts its own bytes.
+        max_grad_norm: the objective's, for strategies that clip a sum of gradients elsewhere than in ``apply``.
         module: the module; its parameters are whole tensors or this worker's slices.
         parameters: the trained parameters, plain tensors: whole ones, or this worker's slices.
         optimizer: the optimizer of ``parameters``.
@@ -109,6 +110,7 @@ class Replica(Protocol):
     slices: Mapping[str | int, Slice] = MappingProxyType({})
     divided: Collection[str] = ()
     bytes_per_step: int = 0
+    max_grad_norm: float | None = None
     module: nn.Module
     parameters: Sequence[nn.Parameter]
     optimizer: Optimizer

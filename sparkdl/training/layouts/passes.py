@@ -70,7 +70,7 @@ class ModuleReplica(Replica):
         self.copies: Mapping[str, int] = {}  # workers of the group that have the same values of a parameter, if several
         self.optimizer = objective.open_optimizer(named)
         self.scheduler: Any = None
-        self._objective = objective
+        self._objective, self.max_grad_norm = objective, objective.max_grad_norm
         self._by_epoch = objective.scheduler_interval == "epoch"
         self._criterion = objective.criterion(device)
         self._autocast = arithmetic.autocast(objective.precision, device)

@@ -21,7 +21,7 @@ from sparkdl.telemetry.emit import notify
 from sparkdl.training.objective.loss import Criterion, LossFunction, as_module, check_loss
 from sparkdl.training.objective.module_factory import ModelFactory, new_module
 from sparkdl.training.objective.monitored_value import MODES, Mode, mode_of
-from sparkdl.training.objective.optimizers import check_closure, takes_names
+from sparkdl.training.objective.optimizers import open_optimizer
 
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 SchedulerFactory = Callable[..., Any]
@@ -118,9 +118,7 @@ class Objective(CheckedFields):
 
     def open_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """The optimizer of these parameters; raises InvalidInput if its ``step()`` requires a closure."""
-        optimizer = self.optimizer(list(named) if takes_names(self.optimizer) else [value for _, value in named])
-        check_closure(optimizer)
-        return optimizer
+        return open_optimizer(self.optimizer, named)
 
     def for_run(self, steps_per_epoch: int, epochs: int) -> Objective:
         """The objective whose scheduler factory knows the length of the run, if it takes it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -95,6 +95,13 @@ def check_elementwise(factory: Any, names: Sequence[str] = ("weight",)) -> None:
             )
 
 
+def open_optimizer(factory: Any, named: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
+    """The optimizer of these parameters; raises InvalidInput if its ``step()`` requires a closure."""
+    optimizer: torch.optim.Optimizer = factory([*named] if takes_names(factory) else [value for _, value in named])
+    check_closure(optimizer)
+    return optimizer
+
+
 def check_closure(optimizer: torch.optim.Optimizer) -> None:
     """Raise InvalidInput if the optimizer's ``step()`` requires a closure."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
@@ -109,8 +116,7 @@ def _stepped(
     factory: Any, names: Sequence[str], values: Sequence[torch.Tensor], steps: Sequence[Sequence[torch.Tensor]]
 ) -> list[torch.Tensor]:
     parameters = [torch.nn.Parameter(value.clone(memory_format=torch.contiguous_format)) for value in values]
-    optimizer = factory([*zip(names, parameters, strict=True)] if takes_names(factory) else parameters)
-    check_closure(optimizer)
+    optimizer = open_optimizer(factory, zip(names, parameters, strict=True))
     for gradients in steps:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient.clone(memory_format=torch.contiguous_format)

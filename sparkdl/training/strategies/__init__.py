@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -20,10 +21,15 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
 from sparkdl.errors import InvalidInput
+from sparkdl.io.weights import Slices
 from sparkdl.telemetry.step_timer import enter_phase
 from sparkdl.training.cost.cost_model import LOOPBACK, Cost, Exchange, Link, cost, described, hosts_of, shapes_of
 from sparkdl.training.cost.traffic import Hosts
-from sparkdl.training.layouts import Replica
+from sparkdl.training.layouts import Layout, Replica
+from sparkdl.training.objective.objective import Objective
+
+OPTIMIZER_OF = "optimizer of "
+"""Before a parameter's name: the key of its optimizer's state, if a shard has the optimizer."""
 
 
 class Sync(Protocol):
@@ -35,11 +41,15 @@ class Sync(Protocol):
         replicated: whether parameters and optimizer are bit-identical on all replicas after every update; a checkpoint
             then stores them once. If not, callbacks with the attribute ``replicated``, such as ``EMA``, do not fit, and
             the strategy's dataclass says so by ``replicated = False``.
+        settles: whether ``settle`` makes the replicas equal before each checkpoint, which then stores them once.
+        slices: this worker's slices of tensors in the shared state, by their keys.
     """
 
     replica: Replica
     group: Group
     replicated: bool
+    settles: bool = False
+    slices: Slices = MappingProxyType({})
 
     @property
     def bytes_per_step(self) -> int:
@@ -61,6 +71,14 @@ class Sync(Protocol):
         enter_phase("exchange")
         average_buffers(self.replica.module, self.replica.workers.data, share)
 
+    def settle(self) -> None:
+        """Wait for all workers and set all replicas to equal weights, if ``settles``; all call it after one step."""
+        return
+
+    def epoch_columns(self) -> dict[str, float]:
+        """Columns of the epoch's row in the history, the same on all workers; default: none. May use collectives."""
+        return {}
+
     def detach(self) -> None:
         """Release the replica; if the strategy promises it, all replicas are then equal."""
 
@@ -80,6 +98,14 @@ class Strategy(Protocol):
     @abstractmethod
     def attach(self, replica: Replica, group: Group) -> Sync:
         """Begin to synchronise replicas that have the weights of rank 0; all workers call it at the same place."""
+
+    def check(self, objective: Objective, module: nn.Module, layout: Layout, workers: int) -> None:
+        """Raise InvalidInput if the strategy does not fit; default: it fits.
+
+        The driver calls it before the launch if it can make the model, and each worker before ``attach``; the arguments
+        are as of ``Layout.check``.
+        """
+        return
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
         """The exchanges of a mean step after any warm-up, in order, from the shapes and dtypes of ``parameters`` alone.

@@ -1,0 +1,148 @@
+"""One worker's side of all shards: its gradients by shard, pushes and pulls, and the shard that it hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sparkdl.cluster.group.world import Group
+from sparkdl.errors import InvalidInput
+from sparkdl.net.protocol import Endpoint
+from sparkdl.training.layouts.arithmetic import clip
+from sparkdl.training.strategies.parameter_server.client import ShardClient
+from sparkdl.training.strategies.parameter_server.placement import portions, rows_of
+from sparkdl.training.strategies.parameter_server.service import ShardServer, body_of
+from sparkdl.training.strategies.parameter_server.shard import ParameterShard, Push
+
+
+class ShardExchange:
+    """Pushes gradients to the shards of a group's workers and pulls weights; a group of one has no connection.
+
+    One buffer for each shard has gradients before an exchange, and weights after it.
+
+    Args:
+        parameters: of the replica; pulls overwrite them.
+        group: the workers.
+        optimizer: makes the optimizer of a shard.
+        max_norm: if ``replicated``, the largest norm of the sum of all gradients; None for any.
+        replicated: whether all replicas are equal after each exchange, and a shard steps from its owner's weights.
+        clocks: ``staleness`` and ``backup`` of the shards.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        group: Group,
+        optimizer: Callable[[Sequence[nn.Parameter]], Optimizer],
+        max_norm: float | None,
+        *,
+        replicated: bool,
+        **clocks: Any,
+    ) -> None:
+        self._parameters, self._group, self._max_norm = parameters, group, max_norm
+        self._portions = portions(parameters, group.size)
+        self.portion, self._rank = self._portions[group.rank], group.rank
+        self._buffers = [one.allocate() for one in self._portions]
+        self._views = [one.views(buffer) for one, buffer in zip(self._portions, self._buffers, strict=True)]
+        settings = {"timeout": group.axis.timeout if group.axis else 600.0, "opened": replicated, **clocks}
+        settings |= {"source": self._rows() if replicated else (), "held": max_norm is not None}
+        self.shard = ParameterShard(self.portion, optimizer, group.size, **settings)
+        # The lowest of all shards at the last pull. With a clock for each shard, two workers could each wait for a push
+        # that the other one sends after its wait: each late at another shard.
+        self._clock = 0
+        self._unused = {*range(len(parameters))}  # tensors without a gradient since the last exchange
+        self._share, self.steps = 0.0, 0  # since the last exchange
+        # Pushes to the others, and answers to them.
+        self.bytes = sum(one.nbytes for one in self._portions) + (group.size - 2) * self.portion.nbytes
+        self._peers = [(group.rank + far) % group.size for far in range(1, group.size)]
+        if self._peers:
+            self._connect(settings["timeout"])
+
+    @torch.no_grad()
+    def collect(self, share: float) -> None:
+        """Take the gradients of a step, multiplied by the worker's share of the step."""
+        self._share, self.steps = self._share + share, self.steps + 1
+        for index, parameter in enumerate(self._parameters):
+            gradient, parameter.grad = parameter.grad, None
+            if gradient is None:
+                continue
+            if gradient.is_sparse:
+                raise InvalidInput(f"a parameter {list(parameter.shape)} has a sparse gradient; expected sparse=False.")
+            for portion, views in zip(self._portions, self._views, strict=True):
+                part, view = rows_of(gradient, portion.rows[index]), views[index]
+                if index in self._unused and part.device == view.device:
+                    torch.mul(part, share, out=view)
+                else:
+                    part = (part * share).to(view.device)
+                    view.copy_(part) if index in self._unused else view.add_(part)
+            self._unused.discard(index)
+
+    def push_and_pull(self, options: Sequence[Mapping[str, Any]]) -> None:
+        """Push the gradients of the steps since the last exchange, and pull the weights."""
+        self._send("pull", options)
+        if self._max_norm is not None:
+            clip(self.shard.gradients(), self._max_norm, self._group)
+            self.shard.step()
+        self._receive(*self.shard.pull(self._clock + 1))
+
+    def settle(self, options: Sequence[Mapping[str, Any]]) -> None:
+        """Push the gradients since the last exchange, if there are steps; wait for all workers, and pull."""
+        self._send("settle", options)
+        self._receive(*self.shard.settle(self._rank))
+
+    def open(self) -> None:
+        """Begin with this worker's weights."""
+        self.shard.open(self._rows())
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._peers:
+            self._client.close()
+            self._server.close()
+
+    def _rows(self) -> list[Tensor]:
+        return self.portion.cut([one.detach() for one in self._parameters])
+
+    def _send(self, request: str, options: Sequence[Mapping[str, Any]]) -> None:
+        """Push if there are steps, and ask all shards for weights."""
+        pushes, unused = self.steps > 0, sorted(self._unused)
+        share, clock = self._share / max(1, self.steps), self._clock + pushes
+        for peer in self._peers:
+            if pushes:
+                head = {"clock": clock, "share": share, "unused": unused, "options": options}
+                self._client.push(peer, head, body_of(self._buffers[peer]))
+            self._client.ask(peer, request, clock)
+        if pushes:
+            self.shard.push(Push(self._rank, clock, share, unused, options), self._views[self._rank])
+        self._unused, self._share, self.steps = {*range(len(self._parameters))}, 0.0, 0
+
+    def _receive(self, clock: int, buffer: Tensor) -> None:
+        """Copy the weights of this worker's shard into the parameters, then those of the others."""
+        self._fill(self._rank, self.portion.views(buffer))
+        for peer in self._peers:
+            clock = min(clock, self._client.answer(peer, body_of(self._buffers[peer])))
+            self._fill(peer, self._views[peer])
+        self._clock = clock
+
+    @torch.no_grad()
+    def _fill(self, shard: int, views: Sequence[Tensor]) -> None:
+        for parameter, rows, view in zip(self._parameters, self._portions[shard].rows, views, strict=True):
+            rows_of(parameter, rows).copy_(view)
+
+    def _connect(self, timeout: float) -> None:
+        group, world = self._group, None if self._group.axis is None else self._group.axis.world
+        if world is None or not world.secret:
+            raise InvalidInput(
+                "ParameterServer needs the addresses of a gang; expected the world's group of a cluster."
+            )
+        addresses = [world.addresses[rank] for rank in group.ranks]
+        self._server = ShardServer(self.shard, group.rank, group.size, addresses[group.rank], world.secret)
+        self._client = ShardClient(group.rank, timeout)
+        world.on_end(self.close)
+        ports = group.gather(self._server.endpoint.port)
+        for peer in self._peers:
+            self._client.connect(peer, Endpoint((addresses[peer],), ports[peer], world.secret))

@@ -1,0 +1,257 @@
+"""The strategy ``ParameterServer``: one clock from synchronous to asynchronous.
+
+Every worker hosts a parameter shard, which holds some rows of the weights and their optimizer. Workers push gradients
+to all shards and pull weights from them, so that a worker sends as many bytes as in a ring all-reduce (M. Li et al.,
+Scaling distributed machine learning with the parameter server, OSDI 2014). ``shard`` has the rules of the clocks.
+
+With ``every=n``, worker ``i`` takes local steps ``w_i <- w_i - eta g_i`` with the rate of its optimizer. It pushes the
+sum of ``n`` gradients ``p_i g_i`` as one (Downpour SGD of J. Dean et al., 2012, with n_push = n_fetch = n).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import mul
+from typing import Annotated, Any
+
+import torch
+from torch import nn
+
+from sparkdl.cluster.group.world import Group
+from sparkdl.data.batch import Batch
+from sparkdl.data.clock import Clock
+from sparkdl.errors import InvalidInput
+from sparkdl.io.fields import CheckedFields, Count, Natural, Rule
+from sparkdl.io.weights import Slice
+from sparkdl.telemetry.emit import notify
+from sparkdl.training.cost.cost_model import Exchange
+from sparkdl.training.cost.traffic import Hosts, parameter_server
+from sparkdl.training.layouts import Layout, Replica
+from sparkdl.training.layouts.table import tables_of
+from sparkdl.training.objective.objective import Objective
+from sparkdl.training.objective.optimizers import check_elementwise, open_optimizer, takes_names
+from sparkdl.training.strategies import OPTIMIZER_OF, Strategy, Sync, exchange_phase
+from sparkdl.training.strategies.parameter_server.exchange import ShardExchange
+
+FULL_STEPS = ("Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+"""Optimizers whose steps do not shrink with the gradient: each push moves the weights by a full step."""
+
+Staleness = Annotated[
+    float, Rule("a whole number of at least 0, or math.inf", lambda s: s >= 0 and (s == math.inf or s == int(s)))
+]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ParameterServer(CheckedFields, Strategy):
+    """Workers push gradients to parameter shards and pull weights from them, with a bound on the distance of clocks.
+
+    With ``staleness=0``, ``every=1`` and no backup, the algorithm equals ``AllReduce()``, which is faster since it
+    overlaps. Staleness helps if a few workers compute or send slowly for a while; a stopped host stops its shard too.
+    At each epoch's end, and with other settings at each checkpoint, all workers wait for each other and have equal
+    weights. Otherwise each worker then clips its own gradient, and a pull overwrites weights that a callback changes.
+
+    Attributes:
+        staleness: exchanges by which a worker may be ahead of the slowest: 0 for synchronous steps, ``math.inf`` for
+            asynchronous ones.
+        every: steps between two exchanges.
+        backup: pushes of a clock for which nobody waits, below the number of workers; with ``staleness=0`` alone.
+        optimizer: class or factory of the shards' optimizer, which must be elementwise; None for the objective's. Its
+            learning rate is multiplied by the schedule of the objective's.
+
+    Raises:
+        InvalidInput: a field is out of range.
+    """
+
+    staleness: Staleness = 0
+    every: Count = 1
+    backup: Natural = 0
+    optimizer: Callable[..., Any] | None = None
+
+    @property
+    def replicated(self) -> bool:
+        """Whether all replicas are bit-identical after each step."""
+        return self.staleness == 0 and self.backup == 0 and self.every == 1
+
+    def _check(self) -> None:
+        if self.backup and self.staleness:
+            raise InvalidInput(
+                f"ParameterServer.backup is {self.backup} and staleness is {self.staleness:g}; expected one of them to "
+                "be 0: with staleness nobody waits for the slowest worker's push."
+            )
+
+    def check(self, objective: Objective, module: nn.Module, layout: Layout, workers: int) -> None:
+        """Raise InvalidInput if shards cannot train the module."""
+        sparse = [name for name, part in module.named_modules() if getattr(part, "sparse", False) is True]
+        sliced = layout.multiple(workers) > 1 or layout.state_shards(workers) > 1
+        problems = {
+            f"backup is {self.backup}, and there are {workers} workers; expected a lower number": self.backup
+            >= workers,
+            "precision is 'fp16', which scales by all gradients of a step; expected 'bf16'": objective.precision
+            == "fp16",
+            f"layout is {layout}, whose workers hold slices of the model; expected layout=Replicated()": sliced,
+            "the model has a Table, whose rows all workers exchange in each step; expected nn.Embedding": tables_of(
+                module
+            ),
+            f"{', '.join(sparse)} has sparse gradients, and shards add dense ones; expected sparse=False": sparse,
+        }
+        for problem, there in problems.items():
+            if there:
+                raise InvalidInput(f"strategy is ParameterServer: {problem}, or strategy=AllReduce().")
+        names = [name for name, value in module.named_parameters() if value.requires_grad]
+        factory = self.optimizer or objective.optimizer
+        check_elementwise(factory, names if takes_names(factory) else ("weight",))
+
+    def attach(self, replica: Replica, group: Group) -> ParameterServerSync:
+        """Attach to the replica, and open a shard and the connections to the other workers' shards."""
+        if replica.slices or not replica.has_all_modules:
+            raise InvalidInput("strategy is ParameterServer, and the replica has slices; expected layout=Replicated().")
+        return ParameterServerSync(self, replica, group)
+
+    def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
+        """A push to all shards and a pull from them, in every ``every``-th step; nothing overlaps."""
+        size = sum(parameter.nbytes for parameter in parameters)
+        return [Exchange(parameter_server(size, hosts, None) * (1 / self.every))]
+
+
+class ParameterServerSync(Sync):
+    """``ParameterServer`` attached to one replica."""
+
+    def __init__(self, strategy: ParameterServer, replica: Replica, group: Group) -> None:
+        self.replica, self.group, self._strategy = replica, group, strategy
+        self.replicated, self.settles = strategy.replicated, not strategy.replicated
+        self._names = [name for name, value in replica.module.named_parameters() if value.requires_grad]
+        self._exchange = ShardExchange(
+            replica.parameters,
+            group,
+            self._open_optimizer,
+            replica.max_grad_norm if strategy.replicated else None,
+            replicated=strategy.replicated,
+            staleness=strategy.staleness,
+            backup=strategy.backup,
+        )
+        self.slices: dict[str | int, Slice] = {
+            OPTIMIZER_OF + name: part for name, part in zip(self._names, self._exchange.portion.slices, strict=True)
+        }
+        self._rates = [float(one["lr"]) for one in self._exchange.shard.optimizer.param_groups if "lr" in one]
+        self._rate = self._leading_rate()  # before a scheduler changes it
+        self._settled = self.settles  # whether no step has followed
+        if group.rank == 0 and group.size > 1:
+            self._advise()
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that this worker sends per step on average, if exchanges have ``every`` steps; heads excluded."""
+        return self._exchange.bytes // self._strategy.every
+
+    def update(self, clock: Clock, batch: Batch) -> None:
+        """Take a step: a push to all shards and a pull, or a local step between two exchanges."""
+        if self._settled:
+            self._exchange.open()
+            self._settled = False
+        if self.replicated:  # before the replica clips, since the norm is of the sum
+            self._exchange.collect(batch.weight_fraction)
+        self.replica.apply(step=lambda: self._step(batch.weight_fraction))
+
+    def end_epoch(self, share: float) -> None:
+        """Settle, and average the buffers."""
+        self.settle()
+        super().end_epoch(share)
+
+    def settle(self) -> None:
+        """Wait for all workers, and set all replicas to the same weights, unless they are."""
+        if self.settles and not self._settled:
+            with exchange_phase():
+                self._exchange.settle(self._options())
+            self._settled = True
+
+    def epoch_columns(self) -> dict[str, float]:
+        """Mean and largest distance of clocks with staleness, and dropped pushes with backup workers."""
+        shard = self._exchange.shard
+        gathered = self.group.gather((shard.dropped, shard.distances)) if self.settles else []
+        dropped, distances = sum(one for one, _ in gathered), sum((one for _, one in gathered), Counter[int]())
+        shard.dropped, shard.distances = 0, Counter()
+        columns: dict[str, float] = {"dropped_pushes": dropped} if self._strategy.backup else {}
+        if self._strategy.staleness:
+            columns["clock_distance"] = sum(map(mul, distances, distances.values())) / max(1, distances.total())
+            columns["max_clock_distance"] = max(distances, default=0)
+        return columns
+
+    def detach(self) -> None:
+        """Close the shard, once all workers have their weights."""
+        self.settle()
+        self.group.sum_(torch.zeros(1, device=self.replica.parameters[0].device))
+        self._exchange.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the shard's optimizer, by the names of parameters; the rest begins anew."""
+        optimizer, parameters = self._exchange.shard.optimizer, self._exchange.shard.parameters
+        named = zip(self._names, parameters, strict=True)
+        state = {OPTIMIZER_OF + name: dict(optimizer.state.get(one, {})) for name, one in named}
+        return {"shared": {"optimizer": state, "kind": type(optimizer).__qualname__}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state, for a replica that has its weights already."""
+        saved, optimizer = state["shared"], self._exchange.shard.optimizer
+        kind = type(optimizer).__qualname__
+        if saved["kind"] != kind:
+            raise InvalidInput(
+                f"the saved state has the optimizer {saved['kind']}, and the shards have {kind}; "
+                "resume with the optimizer of the saved run, or start a new run elsewhere."
+            )
+        for name, parameter in zip(self._names, self._exchange.shard.parameters, strict=True):
+            optimizer.state[parameter] = saved["optimizer"].get(OPTIMIZER_OF + name, {})
+
+    def _step(self, share: float) -> None:
+        local = not self.replicated and self._exchange.steps + 1 < self._strategy.every
+        if local:
+            self._local_step()
+        if not self.replicated:
+            self._exchange.collect(share)
+        self.replica.optimizer.step()  # without gradients: so that a scheduler knows of the step
+        if not local:
+            with exchange_phase():
+                self._exchange.push_and_pull(self._options())
+
+    @torch.no_grad()
+    def _local_step(self) -> None:
+        for group in self.replica.optimizer.param_groups:
+            rate = float(group.get("lr", 0.0)) * (1 if group.get("maximize") else -1)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.add_(parameter.grad, alpha=rate)
+
+    def _options(self) -> Sequence[Mapping[str, Any]]:
+        """The options of each parameter group: those of the worker's optimizer, or the scheduled rates of its own."""
+        if self._strategy.optimizer is not None:
+            factor = self._leading_rate() / self._rate if self._rate else 1.0
+            return [{"lr": rate * factor} for rate in self._rates]
+        kinds, groups = (int, float, tuple, torch.Tensor), self.replica.optimizer.param_groups
+        options = [{name: one for name, one in group.items() if isinstance(one, kinds)} for group in groups]
+        return [
+            {name: one.item() if isinstance(one, torch.Tensor) else one for name, one in group.items()}
+            for group in options
+        ]
+
+    def _leading_rate(self) -> float:
+        return max(float(group.get("lr", 0.0)) for group in self.replica.optimizer.param_groups)
+
+    def _open_optimizer(self, parameters: Sequence[nn.Parameter]) -> Any:
+        named = zip(self._names, parameters, strict=True)
+        if self._strategy.optimizer is None:
+            return self.replica.open_optimizer(named)
+        return open_optimizer(self._strategy.optimizer, named)
+
+    def _advise(self) -> None:
+        kind, size = type(self._exchange.shard.optimizer).__qualname__, self.group.size
+        if self.replicated:
+            logger.info("%s takes the steps of AllReduce(), which overlaps its exchange.", self._strategy)
+        elif self._strategy.staleness and kind in FULL_STEPS:
+            notify(
+                f"with staleness={self._strategy.staleness:g}, each push of {size} workers is a full step of {kind}; "
+                f"divide the learning rate by {size}."
+            )
