@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sparkdl.rounds.algorithms.fedavg import FederatedAveraging as FederatedAveraging
     from sparkdl.rounds.algorithms.lbfgs import LBFGS as LBFGS
     from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD as ParallelSGD
+    from sparkdl.rounds.algorithms.scheduled import Scheduled as Scheduled
     from sparkdl.rounds.local_solvers import ConjugateGradient as ConjugateGradient
     from sparkdl.rounds.local_solvers import LocalSGDSolver as LocalSGDSolver
     from sparkdl.rounds.local_solvers import NewtonCG as NewtonCG
@@ -98,6 +99,7 @@ _NAMES = {
     "rounds.algorithms.fedavg": "FederatedAveraging",
     "rounds.algorithms.lbfgs": "LBFGS",
     "rounds.algorithms.parallel_sgd": "ParallelSGD",
+    "rounds.algorithms.scheduled": "Scheduled",
     "rounds.local_solvers": "ConjugateGradient LocalSGDSolver NewtonCG",
     "rounds.prox": "Box ElasticNet L1 L2",
     "serving.loading": "load_predictor",

@@ -57,7 +57,7 @@ BUDGETS = {
     "sparkdl.cluster": 3493,
     "sparkdl.checkpoint": 1750,
     "sparkdl.training": 10960,
-    "sparkdl.rounds": 2100,
+    "sparkdl.rounds": 2249,
     "sparkdl.serving": 3230,
     "sparkdl.spark": 2776,
     "sparkdl.ml": 8038,
