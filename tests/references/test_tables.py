@@ -1,5 +1,6 @@
 """Accuracies on real data sets, from files in the folder SPARKDL_DATA, by default ``../shared/data``."""
 
+import math
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F
 from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
 
 from examples.adult_net import Perceptron
-from sparkdl import Range, TorchClassifier, TorchTuner
+from sparkdl import ParameterServer, Range, TorchClassifier, TorchTuner
 from tests.ml import nets
 from tests.rounds.data import real
 
@@ -48,6 +49,27 @@ def test_adult_with_defaults(spark):
     model = classifier.fit(train)
     assert model.evaluate(test).auc >= 0.90
     assert (len(model.history), model.report["workers"]) == (10, [2])
+
+
+@pytest.mark.timeout(900)
+def test_stale_and_downpour_steps_on_adult_reach_synchronous_ones(spark):
+    """In as many epochs; each push of two workers is a step of half a batch."""
+    train, test, size = adult(spark)
+    adagrad, sgd = partial(torch.optim.Adagrad, lr=0.02), partial(torch.optim.SGD, lr=0.02)
+    strategies = {
+        "synchronous": (ParameterServer(), adagrad),
+        "staleness 4": (ParameterServer(staleness=4), adagrad),
+        "Downpour": (ParameterServer(staleness=math.inf, every=4, optimizer=adagrad), sgd),
+    }
+    areas = {}
+    for name, (strategy, optimizer) in strategies.items():
+        classifier = TorchClassifier(
+            model=Perceptron, modelArgs={"features": size, "hidden": 32}, optimizer=optimizer, numWorkers=2, epochs=5
+        )
+        areas[name] = classifier.setStrategy(strategy).setBatchSize(256).fit(train).evaluate(test).auc
+    print("AUC:", {name: round(area, 4) for name, area in areas.items()})
+    assert areas["synchronous"] >= 0.9
+    assert all(area >= areas["synchronous"] - 0.005 for area in areas.values())
 
 
 @pytest.mark.timeout(900)
