@@ -131,11 +131,12 @@ class Checkpointer:
             return
         self._saver.check()
         epoch_ended, self._epochs = world.clock.epoch > self._epochs, world.clock.epoch
+        passed = self._passed(world.clock, epoch_ended)
         if finished:
             due, stop = not self.temporary, False
         else:
-            due, stop = self._ask(world) if epoch_ended or not self._settles else (False, False)
-        if due or stop or self._passed(world.clock, epoch_ended):
+            due, stop = self._ask(world) if epoch_ended or passed or not self._settles else (False, False)
+        if due or stop or passed:
             self._save(world, state(), pinned=epoch_ended, last=finished)
         if not finished and not stop:
             return

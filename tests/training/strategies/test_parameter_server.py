@@ -44,6 +44,7 @@ from tests.contracts.strategy_contract import (
     single_process,
     together,
 )
+from tests.results import merged
 from tests.training.strategies.serial import Trainee, assert_ends_as
 from tests.training.strategies.test_local_sgd import fit
 from tests.training.strategies.test_parameter_shard import SGD, shard
@@ -156,6 +157,24 @@ def test_no_pull_is_served_further_ahead_while_another_worker_is_delayed(three, 
         assert 10 < sum(row["dropped_pushes"] for row in history) < 3 * 512
     else:
         assert 2 <= max(row["max_clock_distance"] for row in history) <= 4
+
+
+class Halves:
+    """Gives parameters other memory, as ``value.data = ...`` does."""
+
+    def on_step(self, run: Any) -> None:
+        for value in run.parameters.values():
+            value.data = value.data / 2
+
+
+def test_weights_that_a_callback_sets_count_as_with_all_reduce(pair):
+    results = [
+        pair.gang(replace(PLAIN.training(one), callbacks=(Halves(),)), numbers(), PLAIN.columns())
+        for one in (ParameterServer(), AllReduce())
+    ]
+    actual, expected = map(merged, results)
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value, rtol=0, atol=1e-12)
 
 
 def test_bytes_are_those_of_the_cost_model(four):

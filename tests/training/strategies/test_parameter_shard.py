@@ -206,3 +206,29 @@ def test_views_are_aligned_and_disjoint():
         for view, rows in zip(part.views(buffer), part.cut(tensors), strict=True):
             assert view.dtype == rows.dtype
             assert torch.equal(view, rows)
+
+
+def test_a_slow_worker_is_waited_for_while_it_pushes(monkeypatch):
+    """The timeout counts silence: a finished worker may wait longer for one that works."""
+    one, clocks = shard(2, staleness=math.inf, timeout=1.0), iter((1, 2, 3))
+
+    def time_out(ready: Any, timeout: float) -> bool:
+        if (clock := next(clocks, None)) is not None:
+            push(one, 1, clock)
+        return False
+
+    monkeypatch.setattr(one._turn, "wait_for", time_out)
+    with pytest.raises(PeerLost, match="no other worker pushed within 1 s"):
+        one.settle(0)
+    assert next(clocks, None) is None
+
+
+def test_an_error_of_the_shard_is_the_first_cause_of_lost_workers():
+    one, lost = shard(1, partial(torch.optim.SGD, lr=1.0)), PeerLost("rank 1 left")
+    assert one.first_cause(lost) is lost
+    one.fail(lost)
+    assert one.first_cause(lost) is lost
+    other = shard(1)
+    other.fail(error := ValueError("on purpose"))
+    other.fail(lost)
+    assert other.first_cause(lost) is error

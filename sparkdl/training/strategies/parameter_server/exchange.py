@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparkdl.cluster.group.world import Group
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.net.protocol import Endpoint
 from sparkdl.training.layouts.arithmetic import clip
 from sparkdl.training.strategies.parameter_server.client import ShardClient
@@ -49,7 +49,7 @@ class ShardExchange:
         self._buffers = [one.allocate() for one in self._portions]
         self._views = [one.views(buffer) for one, buffer in zip(self._portions, self._buffers, strict=True)]
         settings = {"timeout": group.axis.timeout if group.axis else 600.0, "opened": replicated, **clocks}
-        settings |= {"source": self._rows() if replicated else (), "held": max_norm is not None}
+        settings |= {"source": self._rows if replicated else tuple, "held": max_norm is not None}
         self.shard = ParameterShard(self.portion, optimizer, group.size, **settings)
         # The lowest of all shards at the last pull. With a clock for each shard, two workers could each wait for a push
         # that the other one sends after its wait: each late at another shard.
@@ -73,6 +73,8 @@ class ShardExchange:
             if gradient.is_sparse:
                 raise InvalidInput(f"a parameter {list(parameter.shape)} has a sparse gradient; expected sparse=False.")
             for portion, views in zip(self._portions, self._views, strict=True):
+                if not portion.rows[index]:
+                    continue
                 part, view = rows_of(gradient, portion.rows[index]), views[index]
                 if index in self._unused and part.device == view.device:
                     torch.mul(part, share, out=view)
@@ -83,16 +85,24 @@ class ShardExchange:
 
     def push_and_pull(self, options: Sequence[Mapping[str, Any]]) -> None:
         """Push the gradients of the steps since the last exchange, and pull the weights."""
-        self._send("pull", options)
-        if self._max_norm is not None:
-            clip(self.shard.gradients(), self._max_norm, self._group)
-            self.shard.step()
-        self._receive(*self.shard.pull(self._clock + 1))
+        self._exchange("pull", options)
 
     def settle(self, options: Sequence[Mapping[str, Any]]) -> None:
         """Push the gradients since the last exchange, if there are steps; wait for all workers, and pull."""
-        self._send("settle", options)
-        self._receive(*self.shard.settle(self._rank))
+        self._exchange("settle", options)
+
+    def _exchange(self, request: str, options: Sequence[Mapping[str, Any]]) -> None:
+        lost: PeerLost | None = None
+        try:
+            self._send(request, options)
+            if request == "pull" and self._max_norm is not None:
+                clip(self.shard.gradients(), self._max_norm, self._group)
+                self.shard.step()
+            self._receive(*(self.shard.pull(self._clock + 1) if request == "pull" else self.shard.settle(self._rank)))
+        except PeerLost as error:
+            lost = error
+        if lost is not None:  # here, so that the first cause has no lost worker as its context
+            raise self.shard.first_cause(lost)
 
     def open(self) -> None:
         """Begin with this worker's weights."""
@@ -117,7 +127,7 @@ class ShardExchange:
                 self._client.push(peer, head, body_of(self._buffers[peer]))
             self._client.ask(peer, request, clock)
         if pushes:
-            self.shard.push(Push(self._rank, clock, share, unused, options), self._views[self._rank])
+            self.shard.push(Push(self._rank, clock, share, frozenset(unused), options), self._views[self._rank])
         self._unused, self._share, self.steps = {*range(len(self._parameters))}, 0.0, 0
 
     def _receive(self, clock: int, buffer: Tensor) -> None:
@@ -131,7 +141,8 @@ class ShardExchange:
     @torch.no_grad()
     def _fill(self, shard: int, views: Sequence[Tensor]) -> None:
         for parameter, rows, view in zip(self._parameters, self._portions[shard].rows, views, strict=True):
-            rows_of(parameter, rows).copy_(view)
+            if rows:
+                rows_of(parameter, rows).copy_(view)
 
     def _connect(self, timeout: float) -> None:
         group, world = self._group, None if self._group.axis is None else self._group.axis.world

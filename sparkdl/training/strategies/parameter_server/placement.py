@@ -48,7 +48,7 @@ class Portion:
 
     def allocate(self) -> Tensor:
         """A buffer of zeros for all rows, as bytes."""
-        return torch.zeros(self.nbytes, dtype=torch.uint8)
+        return torch.zeros(self.nbytes, dtype=torch.uint8, device="cpu")
 
     def views(self, buffer: Tensor) -> list[Tensor]:
         """The rows of each tensor in a buffer."""
@@ -74,7 +74,7 @@ def rows_of(tensor: Tensor, rows: range) -> Tensor:
 def portions(tensors: Sequence[Tensor], shards: int) -> list[Portion]:
     """The rows of each shard; tensors may be on the device ``meta``."""
     shapes = tuple(tuple(tensor.shape) or (1,) for tensor in tensors)
-    total = sum(tensor.nbytes for tensor in tensors)
+    total = max(1, sum(tensor.nbytes for tensor in tensors))
     largest = min(PIECE_BYTES, max(1, total // (_PIECES * shards)))
     ends = [[0] * len(shapes) for _ in range(shards)]  # of the rows of each shard, by tensor
     before = 0  # bytes of earlier pieces

@@ -38,8 +38,8 @@ class ShardServer(Server):
         super().close()
 
     def _serve(self, connection: Connection) -> None:
-        rank = json.loads(connection.receive()).get("rank")
-        if rank not in self._ranks:
+        rank = _head(connection).get("rank")
+        if type(rank) is not int or rank not in self._ranks:
             raise ProtocolError(f"rank is {rank!r}; expected one of {sorted(self._ranks)}")
         try:
             self._answer(connection, rank)
@@ -50,19 +50,29 @@ class ShardServer(Server):
         buffer = self._shard.portion.allocate()
         gradients, body = self._shard.portion.views(buffer), body_of(buffer)
         while True:
-            head: dict[str, Any] = json.loads(connection.receive())
-            kind, clock = head["kind"], head["clock"]
+            head = _head(connection)
+            kind, clock = head.get("kind"), int(head.get("clock", 0))
             if head.get("bytes", 0) != (len(body) if kind == "push" else 0):
                 raise ProtocolError(f"a {kind} has {head.get('bytes')} bytes; this shard has {len(body)}")
             try:
                 if kind == "push":
                     connection.receive_body(body)
-                    self._shard.push(Push(rank, clock, head["share"], head["unused"], head["options"]), gradients)
+                    unused = frozenset(head["unused"])
+                    self._shard.push(Push(rank, clock, head["share"], unused, head["options"]), gradients)
                     continue
                 clock, weights = self._shard.pull(clock) if kind == "pull" else self._shard.settle(rank)
             except Exception as error:
                 if isinstance(error, (OSError, EOFError)):
                     raise
+                if not isinstance(error, PeerLost):
+                    self._shard.fail(error)
                 logger.debug("rank %d gets no answer: %s", rank, error)
                 return  # this worker's own thread raises the error that the shard keeps
             connection.send_body(json.dumps({"clock": clock}).encode(), body_of(weights))
+
+
+def _head(connection: Connection) -> dict[str, Any]:
+    try:
+        return dict(json.loads(connection.receive()))
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"a head is no JSON object: {error}") from error

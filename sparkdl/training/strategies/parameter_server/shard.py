@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Push:
     rank: int
     clock: int
     share: float = 1.0
-    unused: Sequence[int] = ()
+    unused: Collection[int] = ()
     options: Sequence[Mapping[str, Any]] = ()
 
 
@@ -54,8 +54,8 @@ class ParameterShard:
     Args:
         portion: the rows.
         optimizer: makes the optimizer of the rows, one parameter for each tensor.
-        timeout: seconds that a call waits.
-        source: where the weights are before each step, since callbacks may change them; default: here.
+        timeout: seconds that a call waits while no worker does anything.
+        source: returns the weights before each step, since callbacks may change them; default: they are here.
         held: whether the sums of a clock wait for a call of ``step()``.
         opened: whether pushes are taken before the first ``open()``.
 
@@ -75,7 +75,7 @@ class ParameterShard:
         staleness: float = 0,
         backup: int = 0,
         timeout: float = 600.0,
-        source: Sequence[Tensor] = (),
+        source: Callable[[], Sequence[Tensor]] = tuple,
         held: bool = False,
         opened: bool = True,
     ) -> None:
@@ -91,6 +91,7 @@ class ParameterShard:
         self._settled: set[int] = set()
         self._snapshot, self._snapshots = self._buffer, 0  # the weights when all had settled, and how often they had
         self._turn = threading.Condition()
+        self._calls = 0  # of workers; while their number grows, nobody is lost
         self._trouble: Exception | None = None
 
     def push(self, push: Push, gradients: Sequence[Tensor]) -> None:
@@ -99,6 +100,7 @@ class ParameterShard:
         Raises PeerLost if a worker was lost; every method raises it.
         """
         with self._turn:
+            self._calls += 1
             self._wait(lambda: self._opened)
             if self._staleness:
                 self._pushed[push.rank] = push.clock
@@ -126,6 +128,7 @@ class ParameterShard:
         """Wait until all workers have settled; the clock 0, and weights that are the same for all."""
         with self._turn:
             number = self._snapshots
+            self._calls += 1
             self._settled.add(rank)
             self._complete()
             if len(self._settled) == self._workers:
@@ -139,7 +142,7 @@ class ParameterShard:
         """Begin with these rows of each tensor, and take pushes."""
         with self._turn:
             self._fill(weights)
-            self._opened = True
+            self._opened, self._calls = True, self._calls + 1
             self._turn.notify_all()
 
     def gradients(self) -> list[Tensor]:
@@ -152,7 +155,7 @@ class ParameterShard:
         """Take a step on the sums."""
         with self._turn:
             try:
-                self._fill(self._source)
+                self._fill(self._source())
                 push = next(iter(self._waiting.values()))[0]
                 for group, options in zip(self.optimizer.param_groups, push.options, strict=bool(push.options)):
                     group.update({name: tuple(one) if isinstance(one, list) else one for name, one in options.items()})
@@ -171,12 +174,20 @@ class ParameterShard:
             self._trouble = self._trouble or error
             self._turn.notify_all()
 
+    def first_cause(self, lost: PeerLost) -> Exception:
+        """The error that this worker raises after it has lost another one: an error of this shard may be the reason."""
+        with self._turn:
+            return lost if self._trouble is None or isinstance(self._trouble, PeerLost) else self._trouble
+
     def _wait(self, ready: Callable[[], bool]) -> None:
-        done = self._turn.wait_for(lambda: self._trouble is not None or ready(), self._timeout)
+        calls = -1
+        while self._trouble is None and not ready():
+            if calls == self._calls:
+                raise PeerLost(f"no other worker pushed within {self._timeout:g} s.")
+            calls = self._calls
+            self._turn.wait_for(lambda: self._trouble is not None or ready(), self._timeout)
         if self._trouble is not None:
             raise self._trouble
-        if not done:
-            raise PeerLost(f"another worker did not push within {self._timeout:g} s.")
 
     def _slowest(self, clock: int) -> int:
         """The lowest clock of the workers that have not settled, and of a worker at ``clock``."""

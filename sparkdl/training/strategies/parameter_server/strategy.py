@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from operator import mul
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -37,7 +38,7 @@ from sparkdl.training.objective.optimizers import check_elementwise, open_optimi
 from sparkdl.training.strategies import OPTIMIZER_OF, Strategy, Sync, exchange_phase
 from sparkdl.training.strategies.parameter_server.exchange import ShardExchange
 
-FULL_STEPS = ("Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+FULL_STEPS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 """Optimizers whose steps do not shrink with the gradient: each push moves the weights by a full step."""
 
 Staleness = Annotated[
@@ -167,6 +168,8 @@ class ParameterServerSync(Sync):
         if self.settles and not self._settled:
             with exchange_phase():
                 self._exchange.settle(self._options())
+                if self._strategy.backup:
+                    self._forget()
             self._settled = True
 
     def epoch_columns(self) -> dict[str, float]:
@@ -206,6 +209,15 @@ class ParameterServerSync(Sync):
         for name, parameter in zip(self._names, self._exchange.shard.parameters, strict=True):
             optimizer.state[parameter] = saved["optimizer"].get(OPTIMIZER_OF + name, {})
 
+    def _forget(self) -> None:
+        """Forget states of parameters on which some shard has not stepped: shards drop other pushes than each other."""
+        states, parameters = self._exchange.shard.optimizer.state, self._exchange.shard.parameters
+        stepped = {name for name, one in zip(self._names, parameters, strict=True) if states.get(one)}
+        common = set.intersection(*(set(names) for names in self.group.gather(sorted(stepped))))
+        for name, one in zip(self._names, parameters, strict=True):
+            if name not in common:
+                states.pop(one, None)
+
     def _step(self, share: float) -> None:
         local = not self.replicated and self._exchange.steps + 1 < self._strategy.every
         if local:
@@ -230,11 +242,14 @@ class ParameterServerSync(Sync):
         if self._strategy.optimizer is not None:
             factor = self._leading_rate() / self._rate if self._rate else 1.0
             return [{"lr": rate * factor} for rate in self._rates]
-        kinds, groups = (int, float, tuple, torch.Tensor), self.replica.optimizer.param_groups
-        options = [{name: one for name, one in group.items() if isinstance(one, kinds)} for group in groups]
+        numbers, kinds = (torch.Tensor, np.generic), (int, float, tuple)
         return [
-            {name: one.item() if isinstance(one, torch.Tensor) else one for name, one in group.items()}
-            for group in options
+            {
+                name: one.item() if isinstance(one, numbers) else one
+                for name, one in group.items()
+                if isinstance(one, (*numbers, *kinds))
+            }
+            for group in self.replica.optimizer.param_groups
         ]
 
     def _leading_rate(self) -> float:
@@ -251,7 +266,8 @@ class ParameterServerSync(Sync):
         if self.replicated:
             logger.info("%s takes the steps of AllReduce(), which overlaps its exchange.", self._strategy)
         elif self._strategy.staleness and kind in FULL_STEPS:
+            divisor = f"{size}" if kind != "Adagrad" else f"the root of {size}"
             notify(
                 f"with staleness={self._strategy.staleness:g}, each push of {size} workers is a full step of {kind}; "
-                f"divide the learning rate by {size}."
+                f"divide the learning rate by {divisor}."
             )
