@@ -23,7 +23,7 @@ COLUMNS = Columns((InputColumn("x"),), InputColumn("y", "int64"), row_id=InputCo
 
 
 def world_of(world: Any, shard: Any) -> Any:
-    weights = b"".join(pack_part({}, {}, {}))
+    weights = b"".join(pack_part({}, {}, {}, {}))
     return SimpleNamespace(weights=weights, history=[], report={"world": (world.size, world.device)})
 
 
