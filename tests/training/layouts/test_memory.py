@@ -95,7 +95,7 @@ def test_a_model_that_no_worker_can_hold_trains_resumes_and_saves(tmp_path):
     deep().load_state_dict(weights)
 
 
-ROWS, ROW = 5_000_000, 16
+ROWS, ROW = 9_000_000, 16
 ROWS_BYTES = ROWS * (ROW + 1) * 4  # rows, and the number that RowAdagrad keeps for each
 
 
@@ -124,7 +124,7 @@ def test_a_table_that_no_worker_can_hold_trains_saves_and_resumes(tmp_path):
     assert (vectors[0] == expected).all(1).float().mean() > 0.9  # the rows of the batches differ
     with (
         LocalCluster(1) as one,
-        pytest.raises(InvalidInput, match=r"The tables have 340 MB .* 170 MB with numWorkers=2"),
+        pytest.raises(InvalidInput, match=r"The tables have 612 MB .* 306 MB with numWorkers=2"),
     ):
         fit(one, Replicated(), ROWS_BYTES, objective=objective, part_writer=files)
 
