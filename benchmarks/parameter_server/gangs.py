@@ -31,7 +31,7 @@ from sparkdl.training.strategies.parameter_server.shard import ParameterShard
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of SGD on a fixed batch, of which some begin with a pause.
+    """Steps of SGD on a fixed batch; some steps begin with a pause.
 
     Attributes:
         strategy: the strategy.

@@ -74,7 +74,7 @@ class Saver:
     """Saves one checkpoint after another in a thread; ``step`` is of the checkpoint that the run resumed from."""
 
     def __init__(self, checkpoints: Checkpoints, world: World, step: int | None = None) -> None:
-        # Seconds of the last checkpoint after its copy, those of rows of tables included; None before the first.
+        # Seconds that the last checkpoint took after its copy, and to write rows of tables; None before the first one.
         self.cost: float | None = None
         self._saved = SaveStatus(step)
         self._checkpoints = checkpoints

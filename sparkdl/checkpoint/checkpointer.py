@@ -264,7 +264,7 @@ class StopPoller:
 
 
 def _in_phases(world: World, rows: Iterator[RowFile]) -> Iterator[RowFile]:
-    """Give each file a phase of its own, since a worker whose phase stays for long is taken for a stuck one."""
+    """Give each file a phase of its own: the driver takes a worker for stuck if the worker's phase does not change."""
     for row_file in rows:
         world.phase = f"checkpoint {row_file[0]}"
         yield row_file

@@ -192,7 +192,7 @@ def read_weights(weights: Weights) -> dict[str, Any]:
 
 
 def rows_file(rows: Tensor) -> list[Buffer]:
-    """The bytes of a file with the rows ``[k, d]`` of a table; those of dense rows on the CPU share their memory."""
+    """The bytes of a file with the rows ``[k, d]`` of a table; the bytes share the memory of dense rows on the CPU."""
     rows = rows.detach().cpu().contiguous()
     header, _ = layout_of({_ROWS: (rows.dtype, tuple(rows.shape))}, {"aliases": "{}"})
     return [header, rows.view(-1).view(torch.uint8).numpy().data]

@@ -87,7 +87,7 @@ def _check_model(fit: FitSpec, workers: int) -> None:
         return
     try:
         with kept_random_state(), without_parameters():
-            # Of a module, a copy without values.
+            # The checks may change the module, and so a user's module stays out: they get a copy without values.
             is_module = isinstance(objective.model, nn.Module)
             module = new_module(objective.model, parameters=False) if is_module else objective.model()
         state = module.state_dict(keep_vars=True)

@@ -88,7 +88,7 @@ class TrainedModule:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters; those of large tables are counted without their files."""
+        """The number of parameters; rows of large tables count, and their files are not read."""
         if not (isinstance(self.weights, WeightsFile) and self.weights.tables):
             return sum(parameter.numel() for parameter in self.module().parameters())
         with without_rows():

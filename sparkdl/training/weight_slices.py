@@ -73,13 +73,16 @@ def pack_weights(
     weights: dict[str, Any],
     slices: Slices,
     tables: Collection[str] = (),
-    write_rows: Callable[[str, Tensor], str] = lambda name, rows: "",
+    write_rows: Callable[[str, Tensor], str] | None = None,
 ) -> list[memoryview]:
-    """The bytes of ``weights_of``, as ``pack_part``; but ``write_rows`` writes the rows of ``tables``, by their names.
+    """The bytes of ``weights_of``, as ``pack_part``.
 
-    A table's name is its weight's without the last part.
+    If there is a ``write_rows``, it gets the name and the rows of each table, and the bytes have no rows. ``tables``
+    are the names of the tables' weights.
     """
     parameters = {_parameter(key): (slices[key], value) for key, value in weights["slices"].items()}
+    if write_rows is None:
+        return pack_part(parameters, weights["others"], weights["aliases"], {})
     written = {name: write_rows(_module(name), value) for name, (_, value) in parameters.items() if name in tables}
     dense = {name: value for name, value in parameters.items() if name not in tables}
     aliases = {name: first for name, first in weights["aliases"].items() if first not in tables}

@@ -61,9 +61,9 @@ def table_frame(
     """The rows of the table ``name``, as ``TorchModel.table``."""
     weights = trained.weights
     files = weights.tables if isinstance(weights, WeightsFile) else {}
-    tables = {} if name in files else tables_of(trained.module(tables="mapped"))
+    tables = {} if files else tables_of(trained.module())  # either all tables of a model are in files, or none is
     if name not in {**files, **tables}:
-        raise InvalidInput(f"the model has no Table {name!r}; it has {listed([*tables]) or 'no Table'}.")
+        raise InvalidInput(f"the model has no Table {name!r}; it has {listed([*files, *tables]) or 'no Table'}.")
     if name in files:
         reader = TableReader.of(files[name])
         kind = "double" if rows_header(files[name][0])[0] == torch.float64 else "float"

@@ -97,7 +97,7 @@ class Scheduled(CheckedFields):
         return {"sums": sums}, None
 
     def apply(self, state: State, update: Update) -> State:
-        """Commit the coordinates, and draw those of the next round."""
+        """Commit the drawn coordinates, and draw the coordinates of the next round."""
         sums, drawn, weights = update["sums"], state["drawn"], state["weights"]
         q, e, total = sums[:-2, -2], sums[-1, -2], positive(sums[-2, -2])
         part = 1 / total if "bias" in weights else 0.0

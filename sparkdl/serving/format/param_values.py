@@ -104,7 +104,7 @@ _ALLOWED: dict[str, AllowedTypes] = {
     "loss": AllowedTypes((nn.Module,), instances=True),
     "optimizer": AllowedTypes((torch.optim.Optimizer,)),
     "scheduler": AllowedTypes((LRScheduler,)),
-    "strategy": AllowedTypes((torch.optim.Optimizer,)),  # as of the shards of a ParameterServer
+    "strategy": AllowedTypes((torch.optim.Optimizer,)),  # ParameterServer has an optimizer
 }
 
 

@@ -91,8 +91,6 @@ class GangEarlyStopping:
         ``write_rows`` writes the rows of tables; without it, they are among the bytes.
         """
         weights = self.epochs.weights or self._weights(copy=False)
-        if write_rows is None:
-            return pack_weights(weights, self.slices)
         return pack_weights(weights, self.slices, self._replica.divided, write_rows)
 
     def _weights(self, *, copy: bool = True) -> dict[str, Any]:

@@ -284,11 +284,11 @@ class TableRows:
 
 
 def check_new_rows(module: nn.Module) -> None:
-    """Raise InvalidInput if a table has rows of its own, which a layout that makes all rows would replace."""
+    """Raise InvalidInput if a table has rows already, which a layout with slices would replace by new ones."""
     if filled := [name for name, table in tables_of(module).items() if table.filled]:
         raise InvalidInput(
-            f"layout is Sharded, and Table {filled[0]!r} has rows, as in a module, a WarmStart or a factory that loads "
-            "them; expected layout=Replicated(), or a factory whose table has the rows in the argument init."
+            f"Table {filled[0]!r} has rows, as in a module, a WarmStart or a factory that loads rows, and a layout "
+            "with slices begins with new rows; expected layout=Replicated(), or a factory that passes the rows as init."
         )
 
 
@@ -298,14 +298,9 @@ def drop_weights(module: nn.Module) -> list[tuple[Table, nn.Parameter]]:
     Raises:
         InvalidInput: another module has the weight of a table too.
     """
-    owners = Counter(id(value) for part in module.modules() for value in part.parameters(recurse=False))
-    tables = tables_of(module)
-    if shared := [name for name, table in tables.items() if owners[id(table.weight)] > 1]:
-        raise InvalidInput(
-            f"the weight of Table {shared[0]!r} is another module's too; expected one Table of both uses."
-        )
-    weights = [(table, table.weight) for table in tables.values()]
-    for table in tables.values():
+    _check_owners(module)
+    weights = [(table, table.weight) for table in tables_of(module).values()]
+    for table, _ in weights:
         del table.weight
     return weights
 
@@ -326,8 +321,7 @@ def check_tables(objective: Objective, module: nn.Module) -> None:
     tables = tables_of(module)
     for name, table in tables.items():
         state_sizes(table, name)
-    with dropped_weights(module):
-        pass
+    _check_owners(module)
     settings = {"precision='fp16'": objective.precision == "fp16", "compile": objective.compile is not None}
     if tables and (refused := [setting for setting, there in settings.items() if there]):
         raise InvalidInput(
@@ -367,6 +361,14 @@ def state_sizes(table: Table, name: str = "") -> dict[str, tuple[int, ...]]:
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim()}
     sizes = {key: tuple(value.shape[1:]) for key, value in tensors.items() if len(value) == rows}
     return sizes | ({_SEEN: ()} if table.admit else {})
+
+
+def _check_owners(module: nn.Module) -> None:
+    owners = Counter(id(value) for part in module.modules() for value in part.parameters(recurse=False))
+    if shared := [name for name, table in tables_of(module).items() if owners[id(table.weight)] > 1]:
+        raise InvalidInput(
+            f"the weight of Table {shared[0]!r} is another module's too; expected one Table of both uses."
+        )
 
 
 def _refusal(table: Table, name: str, reason: str) -> InvalidInput:
