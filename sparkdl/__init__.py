@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from sparkdl.training.strategies.elastic_averaging import ElasticAveraging as ElasticAveraging
     from sparkdl.training.strategies.gossip import Gossip as Gossip
     from sparkdl.training.strategies.local_sgd import LocalSGD as LocalSGD
+    from sparkdl.training.strategies.parameter_server.significance import Significance as Significance
     from sparkdl.training.strategies.parameter_server.strategy import ParameterServer as ParameterServer
     from sparkdl.training.strategies.reducers.cast import Cast as Cast
     from sparkdl.training.strategies.reducers.layered import Layered as Layered
@@ -120,6 +121,7 @@ _NAMES = {
     "training.strategies.elastic_averaging": "ElasticAveraging",
     "training.strategies.gossip": "Gossip",
     "training.strategies.local_sgd": "LocalSGD",
+    "training.strategies.parameter_server.significance": "Significance",
     "training.strategies.parameter_server.strategy": "ParameterServer",
     "training.strategies.reducers.cast": "Cast",
     "training.strategies.reducers.one_bit": "OneBit",

@@ -49,8 +49,8 @@ class Steps:
     pause: float = 0.0
     often: float = 0.0
 
-    def __call__(self, world: World, shard: Shard | None) -> tuple[float, float]:
-        """Seconds of a step on the slowest worker, and the mean loss of all workers after the steps."""
+    def __call__(self, world: World, shard: Shard | None) -> tuple[float, float, float]:
+        """Seconds of a step on the slowest worker, the mean loss after all steps, and a worker's bytes of a step."""
         random = torch.Generator().manual_seed(world.rank)
         inputs = torch.rand(self.rows, self.widths[0], generator=random)
         target = inputs[:, :1].sin() + inputs[:, 1:2]
@@ -62,12 +62,16 @@ class Steps:
         batch = Batch((inputs,), target, None, None, self.rows, self.rows, 1 / world.size, total=total)
         pauses = np.random.default_rng(world.rank).random(self.steps) < self.often
 
+        sent = 0
+
         def step(paused: bool) -> None:
+            nonlocal sent
             if paused:
                 time.sleep(self.pause)
             replica.gradients(batch)
             sync.update(world.clock, batch)
             world.clock.tick(batch.total)
+            sent += sync.bytes_per_step
 
         for _ in range(3):
             step(False)
@@ -81,7 +85,8 @@ class Steps:
         with torch.no_grad():
             loss = nn.functional.mse_loss(replica.module(inputs), target)
         sync.detach()
-        return taken / self.steps, sum(group.gather(loss.item())) / world.size
+        mean_sent = sum(group.gather(sent)) / world.size / world.clock.step
+        return taken / self.steps, sum(group.gather(loss.item())) / world.size, mean_sent
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class Messages:
         part, key = portions([torch.zeros(self.numbers)], 1)[0], world.secret
         if world.rank == 1:
             one = ParameterShard(part, partial(torch.optim.SGD, lr=1e-3), 1)
-            server = ShardServer(one, 1, 2, world.addresses[1], key)
+            server = ShardServer(one, 1, [0, 1], world.addresses[1], key)
             listening = socket.create_server((world.addresses[1], 0))
             world.group().gather((listening.getsockname()[1], server.endpoint.port))
             self._serve(listening)
@@ -115,7 +120,7 @@ class Messages:
         bare, port = world.group().gather(None)[1]
         connection = socket.create_connection((world.addresses[1], bare))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = ShardClient(0, 60.0)
+        client = ShardClient(0, 60.0, [0, 1])
         client.connect(1, Endpoint((world.addresses[1],), port, key))
         buffer, clock = part.allocate(), 0
         view = body_of(buffer)

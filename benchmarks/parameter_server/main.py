@@ -14,7 +14,7 @@ from benchmarks.measurements import run_measurements
 from benchmarks.pairs import options
 from benchmarks.parameter_server.gangs import Messages, Steps
 from benchmarks.step.main import MODELS
-from sparkdl import AllReduce, LocalCluster, ParameterServer
+from sparkdl import AllReduce, LocalCluster, ParameterServer, Significance
 
 BAR = "at most 1"
 WIDTHS, ROWS, STEPS = (28, 64, 64, 1), 64, 150
@@ -25,21 +25,22 @@ FASTER = {
     "backup=1": (ParameterServer(backup=1), 1.25),
 }
 """Strategies, and how many times faster than synchronous steps they are with pauses, at least."""
+THRESHOLDS = (None, 0.01, 0.1, 1.0)
 SYNCHRONOUS, SOCKETS = 1.5, 1.3  # a synchronous step against AllReduce; messages against sockets
 
 
 def measure_pauses(args: argparse.Namespace) -> float:
     """How much faster steps are than synchronous ones, if each of four workers pauses in a tenth of its steps."""
     sides = {"synchronous": ParameterServer(), **{name: strategy for name, (strategy, _) in FASTER.items()}}
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    taken: dict[str, list[tuple[float, ...]]] = {name: [] for name in sides}
     with LocalCluster(4, threads=1) as cluster:
         for number in range(args.rounds):
             for name in [*sides] if number % 2 else [*reversed(sides)]:
                 taken[name].append(cluster.gang(Steps(sides[name], WIDTHS, ROWS, STEPS, PAUSE, OFTEN))[0])
     shares = []
     for name, figures in taken.items():
-        ratio = median(base / mine for (base, _), (mine, _) in zip(taken["synchronous"], figures, strict=True))
-        second, loss = (median(column) for column in zip(*figures, strict=True))
+        ratio = median(base / mine for (base, *_), (mine, *_) in zip(taken["synchronous"], figures, strict=True))
+        second, loss, _ = (median(column) for column in zip(*figures, strict=True))
         bar = FASTER[name][1] if name in FASTER else 0
         shares.append(bar / ratio)
         print(f"{name}: {1000 * second:.1f} ms a step, {ratio:.2f} times faster (bar: {bar:g}), loss {loss:.5f}")
@@ -73,10 +74,20 @@ def measure_messages(args: argparse.Namespace) -> float:
     return ratio / SOCKETS
 
 
-MEASURES: dict[str, Callable[[argparse.Namespace], float]] = {
+def measure_filter(args: argparse.Namespace) -> None:
+    """Bytes and loss of stale steps whose pushes leave out what is not significant; without a bar."""
+    strategies = [ParameterServer(2, filter=None if one is None else Significance(one)) for one in THRESHOLDS]
+    with LocalCluster(4, threads=1) as cluster:
+        figures = [cluster.gang(Steps(one, WIDTHS, ROWS, 4 * STEPS))[0] for one in strategies]
+    for strategy, (_, loss, sent) in zip(strategies, figures, strict=True):
+        print(f"{strategy.filter}: {sent / figures[0][2]:.2f} of the bytes, loss {loss:.5f}")
+
+
+MEASURES: dict[str, Callable[[argparse.Namespace], float | None]] = {
     "pauses": measure_pauses,
     "steps": measure_steps,
     "messages": measure_messages,
+    "filter": measure_filter,
 }
 
 

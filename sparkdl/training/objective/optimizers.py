@@ -95,6 +95,23 @@ def check_elementwise(factory: Any, names: Sequence[str] = ("weight",)) -> None:
             )
 
 
+def has_momentum(factory: Any, names: Sequence[str] = ("weight",)) -> bool:
+    """Whether the optimizer moves a weight of 0 that has the gradient 0, after a step with another gradient.
+
+    Args:
+        factory: called as ``Objective.optimizer``; ``check_elementwise`` has passed.
+        names: names of parameters, for a factory that takes them.
+    """
+    parameters = [torch.nn.Parameter(torch.zeros(4, 6, device="cpu")) for _ in names]
+    optimizer = open_optimizer(factory, zip(names, parameters, strict=True))
+    for gradient in (1.0, 0.0):
+        for parameter in parameters:
+            parameter.data.zero_()
+            parameter.grad = torch.full_like(parameter, gradient)
+        optimizer.step()
+    return any(bool(parameter.any()) for parameter in parameters)
+
+
 def open_optimizer(factory: Any, named: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
     """The optimizer of these parameters; raises InvalidInput if its ``step()`` requires a closure."""
     optimizer: torch.optim.Optimizer = factory([*named] if takes_names(factory) else [value for _, value in named])

@@ -127,12 +127,17 @@ class AllReduceSync(Sync):
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Wait for the sums and apply them."""
+        self.reduce(batch.weight_fraction)
+        self.replica.apply()
+
+    def reduce(self, share: float) -> None:
+        """Wait for the sums, and set the gradients to them; ``share`` is this worker's share of the step."""
         with exchange_phase():
             for exchange in self._under_way:
                 exchange.wait()
             for index, rows in self._sparse.items():
                 parameter = self.replica.parameters[index]
-                parameter.grad = rows.reduce(parameter.grad, batch.weight_fraction)
+                parameter.grad = rows.reduce(parameter.grad, share)
         nobody = self._unused_by_all()
         for index, (bucket, slot) in self._slots.items():
             # As on one machine, the optimizer skips a parameter that no row of the global batch used.
@@ -140,7 +145,6 @@ class AllReduceSync(Sync):
         for bucket in self._buckets:
             bucket.used.fill_(1)
         self._under_way = []
-        self.replica.apply()
 
     def _unused_by_all(self) -> set[int]:
         if not self._unused:

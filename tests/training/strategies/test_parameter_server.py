@@ -304,14 +304,14 @@ KEY = b"k" * 32
 @pytest.fixture
 def service():
     one = shard(2, SGD, timeout=20.0)
-    server = ShardServer(one, 0, 2, "127.0.0.1", KEY)
+    server = ShardServer(one, 0, [0, 1], "127.0.0.1", KEY)
     yield one, server
     server.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "sparkdl-shard-0"]
 
 
 def connected(endpoint: Endpoint) -> ShardClient:
-    client = ShardClient(1, 20.0)
+    client = ShardClient(1, 20.0, [0, 1])
     client.connect(0, endpoint)
     return client
 

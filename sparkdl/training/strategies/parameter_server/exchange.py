@@ -14,9 +14,10 @@ from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.net.protocol import Endpoint
 from sparkdl.training.layouts.arithmetic import clip
 from sparkdl.training.strategies.parameter_server.client import ShardClient
-from sparkdl.training.strategies.parameter_server.placement import portions, rows_of
+from sparkdl.training.strategies.parameter_server.placement import Portion, portions, rows_of
 from sparkdl.training.strategies.parameter_server.service import ShardServer, body_of
 from sparkdl.training.strategies.parameter_server.shard import ParameterShard, Push
+from sparkdl.training.strategies.parameter_server.significance import Residuals, pack
 
 
 class ShardExchange:
@@ -30,6 +31,8 @@ class ShardExchange:
         optimizer: makes the optimizer of a shard.
         max_norm: if ``replicated``, the largest norm of the sum of all gradients; None for any.
         replicated: whether all replicas are equal after each exchange, and a shard steps from its owner's weights.
+        held: the rows of each shard; default: all shards have about equal bytes.
+        filtered: whether pushes leave out what is not significant.
         clocks: ``staleness`` and ``backup`` of the shards.
     """
 
@@ -41,10 +44,12 @@ class ShardExchange:
         max_norm: float | None,
         *,
         replicated: bool,
+        held: Sequence[Portion] = (),
+        filtered: bool = False,
         **clocks: Any,
     ) -> None:
         self._parameters, self._group, self._max_norm = parameters, group, max_norm
-        self._portions = portions(parameters, group.size)
+        self._portions = held or portions(parameters, group.size)
         self.portion, self._rank = self._portions[group.rank], group.rank
         self._buffers = [one.allocate() for one in self._portions]
         self._views = [one.views(buffer) for one, buffer in zip(self._portions, self._buffers, strict=True)]
@@ -56,11 +61,18 @@ class ShardExchange:
         self._clock = 0
         self._unused = {*range(len(parameters))}  # tensors without a gradient since the last exchange
         self._share, self.steps = 0.0, 0  # since the last exchange
-        # Pushes to the others, and answers to them.
-        self.bytes = sum(one.nbytes for one in self._portions) + (group.size - 2) * self.portion.nbytes
+        self._residuals = Residuals(self._portions) if filtered else None
+        groups = [{id(one) for one in group["params"]} for group in self.shard.optimizer.param_groups]
+        self._groups = [next(n for n, one in enumerate(groups) if id(p) in one) for p in self.shard.parameters]
+        self._pushed = sum(one.nbytes for one in self._portions) - self.portion.nbytes  # bytes of the last pull's push
         self._peers = [(group.rank + far) % group.size for far in range(1, group.size)]
         if self._peers:
             self._connect(settings["timeout"])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that this worker sends in an exchange: pushes to others, in the last one, and answers to them."""
+        return self._pushed + (self._group.size - 1) * self.portion.nbytes
 
     @torch.no_grad()
     def collect(self, share: float) -> None:
@@ -83,12 +95,19 @@ class ShardExchange:
                     view.copy_(part) if index in self._unused else view.add_(part)
             self._unused.discard(index)
 
-    def push_and_pull(self, options: Sequence[Mapping[str, Any]]) -> None:
-        """Push the gradients of the steps since the last exchange, and pull the weights."""
+    def push_and_pull(self, options: Sequence[Mapping[str, Any]], significance: float = 0.0) -> None:
+        """Push the gradients of the steps since the last exchange, and pull the weights.
+
+        ``significance`` is the fraction of a weight below which its change is not pushed, if pushes are filtered.
+        """
+        self._filter(options, significance)
         self._exchange("pull", options)
 
     def settle(self, options: Sequence[Mapping[str, Any]]) -> None:
-        """Push the gradients since the last exchange, if there are steps; wait for all workers, and pull."""
+        """Push the gradients since the last exchange, if there are any; wait for all workers, and pull."""
+        if self._residuals is not None and not self.steps:
+            options = [{**one, "weight_decay": 0.0} if "weight_decay" in one else one for one in options]
+        self._filter(options, 0.0)
         self._exchange("settle", options)
 
     def _exchange(self, request: str, options: Sequence[Mapping[str, Any]]) -> None:
@@ -119,16 +138,36 @@ class ShardExchange:
 
     def _send(self, request: str, options: Sequence[Mapping[str, Any]]) -> None:
         """Push if there are steps, and ask all shards for weights."""
-        pushes, unused = self.steps > 0, sorted(self._unused)
+        pushes, unused = self.steps > 0 or self._residuals is not None, sorted(self._unused)
         share, clock = self._share / max(1, self.steps), self._clock + pushes
+        head = {"clock": clock, "share": share, "unused": unused, "options": options}
+        sent = 0
         for peer in self._peers:
-            if pushes:
-                head = {"clock": clock, "share": share, "unused": unused, "options": options}
-                self._client.push(peer, head, body_of(self._buffers[peer]))
+            sent += self._push(peer, head) if pushes else 0
             self._client.ask(peer, request, clock)
+        self._pushed = sent if request == "pull" else self._pushed
         if pushes:
             self.shard.push(Push(self._rank, clock, share, frozenset(unused), options), self._views[self._rank])
         self._unused, self._share, self.steps = {*range(len(self._parameters))}, 0.0, 0
+
+    def _push(self, peer: int, head: dict[str, Any]) -> int:
+        """Push to another shard; the bytes."""
+        counts, body = None, self._buffers[peer]
+        if self._residuals is not None:
+            counts, body = pack(self._views[peer]) or (None, body)
+        self._client.push(peer, head | {"counts": counts}, body_of(body))
+        return len(body)
+
+    def _filter(self, options: Sequence[Mapping[str, Any]], fraction: float) -> None:
+        if self._residuals is None:
+            return
+        for index in self._unused:
+            for views in self._views:
+                views[index].zero_()
+        weights = [portion.cut([one.detach() for one in self._parameters]) for portion in self._portions]
+        rates = [float(options[number].get("lr", 0.0)) for number in self._groups]
+        self._residuals.filter(self._views, weights, rates, fraction)
+        self._unused = {n for n in self._unused if not any(bool(views[n].any()) for views in self._views)}
 
     def _receive(self, clock: int, buffer: Tensor) -> None:
         """Copy the weights of this worker's shard into the parameters, then those of the others."""
@@ -151,8 +190,8 @@ class ShardExchange:
                 "ParameterServer needs the addresses of a gang; expected the world's group of a cluster."
             )
         addresses = [world.addresses[rank] for rank in group.ranks]
-        self._server = ShardServer(self.shard, group.rank, group.size, addresses[group.rank], world.secret)
-        self._client = ShardClient(group.rank, timeout)
+        self._server = ShardServer(self.shard, group.rank, group.ranks, addresses[group.rank], world.secret)
+        self._client = ShardClient(group.rank, timeout, group.ranks)
         world.on_end(self.close)
         ports = group.gather(self._server.endpoint.port)
         for peer in self._peers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -64,6 +64,12 @@ class Portion:
         for part, dtype in zip(self.slices, self.dtypes, strict=True):
             size = math.prod(part.sizes) * dtype.itemsize
             yield part.sizes, -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def no_rows(tensors: Sequence[Tensor]) -> Portion:
+    """The portion of a worker that hosts no shard."""
+    [every] = portions(tensors, 1)
+    return replace(every, rows=(range(0),) * len(every.rows))
 
 
 def rows_of(tensor: Tensor, rows: range) -> Tensor:

@@ -14,14 +14,15 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import mul
 from typing import Annotated, Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from sparkdl.cluster.group.mesh import by_host
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
@@ -30,13 +31,17 @@ from sparkdl.io.fields import CheckedFields, Count, Natural, Rule
 from sparkdl.io.weights import Slice
 from sparkdl.telemetry.emit import notify
 from sparkdl.training.cost.cost_model import Exchange
-from sparkdl.training.cost.traffic import Hosts, parameter_server
+from sparkdl.training.cost.traffic import Hosts, broadcast, parameter_server
 from sparkdl.training.layouts import Layout, Replica
 from sparkdl.training.layouts.table import tables_of
 from sparkdl.training.objective.objective import Objective
-from sparkdl.training.objective.optimizers import check_elementwise, open_optimizer, takes_names
+from sparkdl.training.objective.optimizers import check_elementwise, has_momentum, open_optimizer, takes_names
 from sparkdl.training.strategies import OPTIMIZER_OF, Strategy, Sync, exchange_phase
+from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.parameter_server.exchange import ShardExchange
+from sparkdl.training.strategies.parameter_server.host_tier import HostTier
+from sparkdl.training.strategies.parameter_server.placement import no_rows
+from sparkdl.training.strategies.parameter_server.significance import Significance
 
 FULL_STEPS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 """Optimizers whose steps do not shrink with the gradient: each push moves the weights by a full step."""
@@ -51,18 +56,23 @@ logger = logging.getLogger(__name__)
 class ParameterServer(CheckedFields, Strategy):
     """Workers push gradients to parameter shards and pull weights from them, with a bound on the distance of clocks.
 
-    With ``staleness=0``, ``every=1`` and no backup, the algorithm equals ``AllReduce()``, which is faster since it
-    overlaps. Staleness helps if a few workers compute or send slowly for a while; a stopped host stops its shard too.
-    At each epoch's end, and with other settings at each checkpoint, all workers wait for each other and have equal
-    weights. Otherwise each worker then clips its own gradient, and a pull overwrites weights that a callback changes.
+    With ``staleness=0``, ``every=1``, no backup and no filter, the algorithm equals ``AllReduce()``, which is faster
+    since it overlaps. Staleness helps if a few workers compute or send slowly for a while; a stopped host stops its
+    shard too. At each epoch's end, and with other settings at each checkpoint, all workers wait for each other and have
+    equal weights. Otherwise each worker then clips its own gradient, and a pull overwrites weights that a callback
+    changes.
 
     Attributes:
         staleness: exchanges by which a worker may be ahead of the slowest: 0 for synchronous steps, ``math.inf`` for
             asynchronous ones.
         every: steps between two exchanges.
         backup: pushes of a clock for which nobody waits, below the number of workers; with ``staleness=0`` alone.
+        filter: pushes leave out what would change a weight by less than a fraction of its size; None pushes all. The
+            optimizer must be without momentum, and ``backup`` 0.
         optimizer: class or factory of the shards' optimizer, which must be elementwise; None for the objective's. Its
             learning rate is multiplied by the schedule of the objective's.
+        inside: how the workers of a host sum their gradients, so that one worker of each host, its leader, hosts a
+            shard, pushes and pulls; the other settings are then of hosts. None: every worker pushes for itself.
 
     Raises:
         InvalidInput: a field is out of range.
@@ -71,18 +81,25 @@ class ParameterServer(CheckedFields, Strategy):
     staleness: Staleness = 0
     every: Count = 1
     backup: Natural = 0
+    filter: Significance | None = None
     optimizer: Callable[..., Any] | None = None
+    inside: AllReduce | None = None
 
     @property
     def replicated(self) -> bool:
-        """Whether all replicas are bit-identical after each step."""
-        return self.staleness == 0 and self.backup == 0 and self.every == 1
+        """Whether all replicas are bit-identical after each step, and no worker keeps anything else."""
+        return self.staleness == 0 and self.backup == 0 and self.every == 1 and self.filter is None
 
     def _check(self) -> None:
         if self.backup and self.staleness:
             raise InvalidInput(
                 f"ParameterServer.backup is {self.backup} and staleness is {self.staleness:g}; expected one of them to "
                 "be 0: with staleness nobody waits for the slowest worker's push."
+            )
+        if self.backup and self.filter is not None:
+            raise InvalidInput(
+                f"ParameterServer.backup is {self.backup} and filter is {self.filter}; expected one of them: a dropped "
+                "push may have changes of several steps."
             )
 
     def check(self, objective: Objective, module: nn.Module, layout: Layout, workers: int) -> None:
@@ -105,7 +122,14 @@ class ParameterServer(CheckedFields, Strategy):
                 raise InvalidInput(f"strategy is ParameterServer: {problem}, or strategy=AllReduce().")
         names = [name for name, value in module.named_parameters() if value.requires_grad]
         factory = self.optimizer or objective.optimizer
-        check_elementwise(factory, names if takes_names(factory) else ("weight",))
+        names = names if takes_names(factory) else ["weight"]
+        check_elementwise(factory, names)
+        if self.filter is not None and has_momentum(factory, names):
+            raise InvalidInput(
+                f"strategy is ParameterServer with filter={self.filter}, and the optimizer has momentum, in which a "
+                "change that was kept back counts again; expected an optimizer such as SGD(momentum=0) or Adagrad, or "
+                "filter=None."
+            )
 
     def attach(self, replica: Replica, group: Group) -> ParameterServerSync:
         """Attach to the replica, and open a shard and the connections to the other workers' shards."""
@@ -116,7 +140,13 @@ class ParameterServer(CheckedFields, Strategy):
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
         """A push to all shards and a pull from them, in every ``every``-th step; nothing overlaps."""
         size = sum(parameter.nbytes for parameter in parameters)
-        return [Exchange(parameter_server(size, hosts, None) * (1 / self.every))]
+        if self.inside is None:
+            return [Exchange(parameter_server(size, hosts, None) * (1 / self.every))]
+        groups = by_host([*map(str, hosts)])
+        first, largest = [hosts[group[0]] for group in groups], [hosts[rank] for rank in max(groups, key=len)]
+        between = parameter_server(size, first, None)
+        between = replace(between, bytes=between.bytes * len(groups) / len(hosts)) + broadcast(size, largest)
+        return [*self.inside.exchanges(parameters, largest), Exchange(between * (1 / self.every))]
 
 
 class ParameterServerSync(Sync):
@@ -126,15 +156,27 @@ class ParameterServerSync(Sync):
         self.replica, self.group, self._strategy = replica, group, strategy
         self.replicated, self.settles = strategy.replicated, not strategy.replicated
         self._names = [name for name, value in replica.module.named_parameters() if value.requires_grad]
+        self._tier = None if strategy.inside is None else HostTier(strategy.inside, replica, group)
+        self._leads = self._tier is None or self._tier.leads
+        servers = group if self._tier is None else self._tier.leaders
+        if self._leads and strategy.backup >= servers.size:
+            raise InvalidInput(
+                f"ParameterServer.backup is {strategy.backup}, and there are {servers.size} hosts; expected a lower "
+                "number, or inside=None."
+            )
+        self._servers = servers.size
         self._exchange = ShardExchange(
             replica.parameters,
-            group,
+            servers,
             self._open_optimizer,
             replica.max_grad_norm if strategy.replicated else None,
             replicated=strategy.replicated,
+            held=() if self._leads else [no_rows(replica.parameters)],
+            filtered=strategy.filter is not None,
             staleness=strategy.staleness,
             backup=strategy.backup,
         )
+        self._pushes = 0  # of the run
         self.slices: dict[str | int, Slice] = {
             OPTIMIZER_OF + name: part for name, part in zip(self._names, self._exchange.portion.slices, strict=True)
         }
@@ -147,16 +189,19 @@ class ParameterServerSync(Sync):
     @property
     def bytes_per_step(self) -> int:
         """Bytes that this worker sends per step on average, if exchanges have ``every`` steps; heads excluded."""
-        return self._exchange.bytes // self._strategy.every
+        every = self._strategy.every
+        return int(self._exchange.bytes / every + (0 if self._tier is None else self._tier.bytes(every)))
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Take a step: a push to all shards and a pull, or a local step between two exchanges."""
         if self._settled:
             self._exchange.open()
             self._settled = False
+        share = batch.weight_fraction if self._tier is None else self._tier.reduce(batch.weight_fraction)
+        self._pushes = clock.step // self._strategy.every + 1
         if self.replicated:  # before the replica clips, since the norm is of the sum
-            self._exchange.collect(batch.weight_fraction)
-        self.replica.apply(step=lambda: self._step(batch.weight_fraction))
+            self._exchange.collect(share)
+        self.replica.apply(step=lambda: self._step(share))
 
     def end_epoch(self, share: float) -> None:
         """Settle, and average the buffers."""
@@ -168,6 +213,8 @@ class ParameterServerSync(Sync):
         if self.settles and not self._settled:
             with exchange_phase():
                 self._exchange.settle(self._options())
+                if self._tier is not None:
+                    self._tier.send_weights()
                 if self._strategy.backup:
                     self._forget()
             self._settled = True
@@ -175,7 +222,8 @@ class ParameterServerSync(Sync):
     def epoch_columns(self) -> dict[str, float]:
         """Mean and largest distance of clocks with staleness, and dropped pushes with backup workers."""
         shard = self._exchange.shard
-        gathered = self.group.gather((shard.dropped, shard.distances)) if self.settles else []
+        counts = (shard.dropped, shard.distances) if self._leads else (0, Counter[int]())
+        gathered = self.group.gather(counts) if self.settles else []
         dropped, distances = sum(one for one, _ in gathered), sum((one for _, one in gathered), Counter[int]())
         shard.dropped, shard.distances = 0, Counter()
         columns: dict[str, float] = {"dropped_pushes": dropped} if self._strategy.backup else {}
@@ -189,13 +237,20 @@ class ParameterServerSync(Sync):
         self.settle()
         self.group.sum_(torch.zeros(1, device=self.replica.parameters[0].device))
         self._exchange.close()
+        if self._tier is not None:
+            self._tier.detach()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the shard's optimizer, by the names of parameters; the rest begins anew."""
         optimizer, parameters = self._exchange.shard.optimizer, self._exchange.shard.parameters
         named = zip(self._names, parameters, strict=True)
         state = {OPTIMIZER_OF + name: dict(optimizer.state.get(one, {})) for name, one in named}
-        return {"shared": {"optimizer": state, "kind": type(optimizer).__qualname__}}
+        shared = {"optimizer": state, "kind": type(optimizer).__qualname__}
+        if self._tier is None:
+            return {"shared": shared}
+        # A worker without a shard has what is no slice, as all workers have.
+        common = self._tier.of_leader({name: self._common(name, one) for name, one in state.items()})
+        return {"shared": shared if self._leads else shared | {"optimizer": common}, "inside": self._tier.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state, for a replica that has its weights already."""
@@ -207,7 +262,14 @@ class ParameterServerSync(Sync):
                 "resume with the optimizer of the saved run, or start a new run elsewhere."
             )
         for name, parameter in zip(self._names, self._exchange.shard.parameters, strict=True):
-            optimizer.state[parameter] = saved["optimizer"].get(OPTIMIZER_OF + name, {})
+            if self._leads:
+                optimizer.state[parameter] = saved["optimizer"].get(OPTIMIZER_OF + name, {})
+        if self._tier is not None and "inside" in state:
+            self._tier.load_state_dict(state["inside"])
+
+    def _common(self, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
+        sizes = self.slices[name].sizes
+        return {key: one for key, one in state.items() if not (isinstance(one, Tensor) and one.shape == sizes)}
 
     def _forget(self) -> None:
         """Forget states of parameters on which some shard has not stepped: shards drop other pushes than each other."""
@@ -227,7 +289,10 @@ class ParameterServerSync(Sync):
         self.replica.optimizer.step()  # without gradients: so that a scheduler knows of the step
         if not local:
             with exchange_phase():
-                self._exchange.push_and_pull(self._options())
+                significance = 0.0 if self._strategy.filter is None else self._strategy.filter.at(self._pushes)
+                self._exchange.push_and_pull(self._options(), significance)
+                if self._tier is not None:
+                    self._tier.send_weights()
 
     @torch.no_grad()
     def _local_step(self) -> None:
@@ -262,12 +327,15 @@ class ParameterServerSync(Sync):
         return open_optimizer(self._strategy.optimizer, named)
 
     def _advise(self) -> None:
-        kind, size = type(self._exchange.shard.optimizer).__qualname__, self.group.size
-        if self.replicated:
+        kind, size = type(self._exchange.shard.optimizer).__qualname__, self._servers
+        if self._tier is not None and size == 1:
+            notify(f"{self._strategy} has all workers on one host; AllReduce() does the same without a shard.")
+        elif self.replicated:
             logger.info("%s takes the steps of AllReduce(), which overlaps its exchange.", self._strategy)
         elif self._strategy.staleness and kind in FULL_STEPS:
             divisor = f"{size}" if kind != "Adagrad" else f"the root of {size}"
+            who = "workers" if self._tier is None else "hosts"
             notify(
-                f"with staleness={self._strategy.staleness:g}, each push of {size} workers is a full step of {kind}; "
+                f"with staleness={self._strategy.staleness:g}, each push of {size} {who} is a full step of {kind}; "
                 f"divide the learning rate by {divisor}."
             )

@@ -17,6 +17,7 @@ from sparkdl.training.strategies.reducers import layered
 from sparkdl.training.strategies.reducers.exact import Exact
 from sparkdl.training.strategies.reducers.layered import Layered, LayeredReduction
 from tests.contracts import work
+from tests.contracts.hosts import OnHosts
 from tests.contracts.strategy_contract import SAMPLE, Case, SynchronousContract, assert_equal, numbers
 
 IN_ORDER, INTERLEAVED = ("a", "a", "b", "b"), ("a", "b", "a", "b")
@@ -33,18 +34,6 @@ class TestLayered(SynchronousContract):
     @pytest.fixture
     def cluster(self, four):
         return four
-
-
-@dataclass(frozen=True)
-class OnHosts:
-    """A fit whose workers are on other hosts."""
-
-    fit: work.Fit
-    hosts: tuple[str, ...]
-
-    def __call__(self, world: World, shard: Any) -> dict[str, Any]:
-        world.hosts = self.hosts
-        return self.fit(world, shard)
 
 
 @pytest.mark.parametrize("hosts", [INTERLEAVED, UNEVEN])
