@@ -15,6 +15,7 @@ from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
 from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.sharded import Sharded
+from sparkdl.training.strategies import Strategy
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.parameter_server.strategy import ParameterServer
 from tests.chaos.leavings import nothing_left
@@ -26,25 +27,30 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
 EPOCHS = 8
 WORKERS = 3
 OF_RANK_0 = ("manifest", "rename", "renamed")
-LAYOUTS = {Replicated(): PHASES, Sharded(units=("*",)): ("forward", *PHASES)}
+SERVERS = (*(phase for phase in PHASES if phase != "reduce"), "push", "pull")
+KINDS = {
+    (Replicated(), AllReduce()): PHASES,
+    (Sharded(units=("*",)), AllReduce()): ("forward", *PHASES),
+    (Replicated(), ParameterServer()): SERVERS,
+}
 
 
-def places(layout: Layout) -> list[tuple[str, int]]:
+def places(kind: tuple[Layout, Strategy]) -> list[tuple[str, int]]:
     """Phases and ranks."""
     return [
         (phase, rank)
-        for number, phase in enumerate(LAYOUTS[layout])
+        for number, phase in enumerate(KINDS[kind])
         for rank in ([0] if phase in OF_RANK_0 else range(number % 2, WORKERS, 2))
     ]
 
 
-def kills(folder: Path, layout: Layout) -> list[Fault]:
+def kills(folder: Path, kind: tuple[Layout, Strategy]) -> list[Fault]:
     """A kill at every place; attempts pass each step that is not done, so that each kill happens."""
     draw = random.Random(20)
     steps = {"decode": (0, 10, 1), "joined": (0, 10, 1), "validation": (STEPS, STEPS * EPOCHS, STEPS)}
     of_checkpoint = dict.fromkeys(("shard", "written", *OF_RANK_0), (2, STEPS * EPOCHS, 2))
     faults = []
-    for phase, rank in places(layout):
+    for phase, rank in places(kind):
         first, last, stride = (steps | of_checkpoint).get(phase, (1, STEPS * EPOCHS, 1))
         step = draw.randrange(first, last + 1, stride)
         faults.append(Fault("kill", rank, step, f"{folder}/{phase}-{rank}", phase))
@@ -53,9 +59,9 @@ def kills(folder: Path, layout: Layout) -> list[Fault]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: type(layout).__name__)
-def test_run_survives_kill_at_every_place(spool, tmp_path, monkeypatch, layout):
-    marks, kinds = tmp_path / "marks", len(places(layout))
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(type(one).__name__ for one in kind))
+def test_run_survives_kill_at_every_place(spool, tmp_path, monkeypatch, kind):
+    (layout, strategy), marks, kinds = kind, tmp_path / "marks", len(places(kind))
     marks.mkdir()
     usage = []
 
@@ -66,9 +72,9 @@ def test_run_survives_kill_at_every_place(spool, tmp_path, monkeypatch, layout):
     with nothing_left(), LocalCluster(WORKERS, timeout=60) as cluster:
         supervisor = Supervisor(cluster, back_off=0, max_restarts=kinds)
         monkeypatch.setattr(cluster, "gang", gang)
-        trained = fit(supervisor, tmp_path, *kills(marks, layout), epochs=EPOCHS, layout=layout)
+        trained = fit(supervisor, tmp_path, *kills(marks, kind), epochs=EPOCHS, layout=layout, strategy=strategy)
         monkeypatch.undo()
-        assert_alike(trained, undisturbed(cluster, epochs=EPOCHS, layout=layout))
+        assert_alike(trained, undisturbed(cluster, epochs=EPOCHS, layout=layout, strategy=strategy))
     check_rows(tmp_path, WORKERS, EPOCHS)
     check_checkpoints(tmp_path, STEPS * EPOCHS)
     assert len(list(marks.iterdir())) == kinds
@@ -106,8 +112,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def expected(pair):
-    kinds = [*((layout, AllReduce()) for layout in LAYOUTS), (Replicated(), ParameterServer())]
-    return {(layout, strategy): undisturbed(pair, layout=layout, strategy=strategy) for layout, strategy in kinds}
+    return {(layout, strategy): undisturbed(pair, layout=layout, strategy=strategy) for layout, strategy in KINDS}
 
 
 @pytest.mark.parametrize(
