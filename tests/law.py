@@ -60,7 +60,7 @@ BUDGETS = {
     "sparkdl.rounds": 2249,
     "sparkdl.serving": 3230,
     "sparkdl.spark": 2776,
-    "sparkdl.ml": 8038,
+    "sparkdl.ml": 8088,
     "sparkdl.ensembles": 4119,
     "sparkdl.cli": 3172,
 }

@@ -15,7 +15,7 @@ from sparkdl import BestOf, EnsembleModel, InvalidInput, TorchClassifier, TorchM
 from sparkdl.cli import scoring
 from sparkdl.ensembles.base_learner import leaf
 from sparkdl.io.weights import pack
-from sparkdl.ml.persistence.reader_writer import escaped
+from sparkdl.ml.persistence.metadata_files import escaped
 from tests.ensembles.fakes import VECTORS, member, members, outputs
 from tests.ml import nets
 from tests.sessions import conf

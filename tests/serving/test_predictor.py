@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sparkdl import InputColumn, InvalidInput, TorchModel
 from sparkdl.io.serialization import pack_state
 from sparkdl.io.weights import pack
-from sparkdl.ml.tracking.mlflow_model import write_folder
+from sparkdl.ml.persistence.reader_writer import Writer
 from sparkdl.serving.loading import load_predictor
 from sparkdl.training.rng import random_state
 from tests.ml import nets
@@ -188,7 +188,7 @@ def test_types_of_inputs_and_outputs():
 
 def test_folders_are_those_of_spark(spark, tmp_path):
     model = made(thresholds=[1.0, 2.0, 3.0])
-    write_folder(model, str(tmp_path / "model"))
+    Writer(model).saveImpl(str(tmp_path / "model"))
     loaded = TorchModel.load(f"file://{tmp_path}/model")
     assert (loaded.uid, loaded.getThresholds()) == (model.uid, [1.0, 2.0, 3.0])
     np.testing.assert_array_equal(columns(loaded, X)["prediction"], columns(model, X)["prediction"])
@@ -258,14 +258,14 @@ def test_forged_folders_call_nothing(tmp_path, monkeypatch):
     """Whoever writes the folder chooses names and arguments; installed modules such as IPython's run commands."""
     (tmp_path / "pexpect.py").write_text(f"def run(path):\n    open(path, 'w')\n\nrun({str(tmp_path / 'pwned')!r})")
     monkeypatch.syspath_prepend(tmp_path)
-    write_folder(made(nets.Line, "regressor"), str(tmp_path / "model"))
+    Writer(made(nets.Line, "regressor")).saveImpl(str(tmp_path / "model"))
     for name in ("pexpect:run", "tests.ml.nets:mlp", "tests.ml.nets:torch.load"):
         forged = {"partial": name, "args": [{"value": str(tmp_path / "pwned")}], "kwargs": {}}
         edited(tmp_path / "model", factory=forged)
         with pytest.raises(InvalidInput, match="a saved value names"):
             load_predictor(tmp_path / "model")
     assert not (tmp_path / "pwned").exists()
-    write_folder(made(), str(tmp_path / "function"))
+    Writer(made()).saveImpl(str(tmp_path / "function"))
     with pytest.raises(InvalidInput, match=r"load_predictor\(path, modules=\['tests.ml.nets'\]\)"):
         load_predictor(tmp_path / "function")
     assert len(load_predictor(tmp_path / "function", modules=["tests.ml.nets"]).predict(X)) == len(X)
@@ -273,7 +273,7 @@ def test_forged_folders_call_nothing(tmp_path, monkeypatch):
 
 def test_pickled_folders_need_trust(tmp_path):
     model = made(nets.Line, "regressor", collate=lambda inputs, target: ((2 * inputs[0],), target))
-    write_folder(model, str(tmp_path / "model"))
+    Writer(model).saveImpl(str(tmp_path / "model"))
     with pytest.raises(InvalidInput, match="has pickled parts"):
         load_predictor(str(tmp_path / "model"))
     loaded = load_predictor(str(tmp_path / "model"), trust=True)

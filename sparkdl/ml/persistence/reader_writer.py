@@ -1,9 +1,9 @@
-"""Saves models and estimators: ``metadata/`` as pyspark.ml writes it, with files and parts beside it.
+"""Saves models and estimators without Spark: ``metadata/`` as pyspark.ml writes it, with files and parts beside it.
 
     <path>/metadata/         Params as JSON, and ``saved_fields`` of the class
     <path>/objects.pkl       Params that only a pickle holds
     <path>/<name>            files of the class, such as weights
-    <path>/<folder>/00000/   parts: models, estimators and evaluators, each by its own writer
+    <path>/<folder>/00000/   parts: models, estimators and evaluators, each by its own writer; Spark writes its own
 
 One writer and one reader serve every class: a ``Saveable`` declares its fields, files and parts.
 """
@@ -22,20 +22,21 @@ from typing import Any, ClassVar
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.param import Params
 from pyspark.ml.pipeline import PipelineSharedReadWrite
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import DefaultParamsReader, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickling import ship, unpickled
 from sparkdl.io.weights_file import Weights, WeightsFile
+from sparkdl.ml.persistence import metadata_files
 from sparkdl.ml.persistence.nested_params import within
 from sparkdl.serving.format.factory import MODULES, NO_TRUST, Trust
 from sparkdl.serving.format.param_values import NotDescribable, allowed_types, is_plain
 from sparkdl.serving.format.saved_folder import FORMAT, OBJECTS, TRUST, SavedFolder, fields_of
-from sparkdl.spark.session import qualify
+from sparkdl.spark.session import setting
 
-_METADATA = re.compile(r"(?:^|(?<=/))metadata(?=/|$)")  # a folder of files, or a file
+_STAGE = re.compile(r"(.+)/stages/\d+_(.+)", re.DOTALL)  # the folders of a pipeline and of a stage, with its uid
 
 
 class Saveable(Params, MLReadable[Any], MLWritable):
@@ -110,7 +111,7 @@ def _revived(kind: Any, state: Any) -> Any:
 
 @dataclass(frozen=True)
 class SavedInstance(SavedFolder):
-    """One saved instance, as its class reads it with Spark."""
+    """One saved instance, as its class reads it in a session."""
 
     session: SparkSession
 
@@ -141,33 +142,29 @@ def load_saved(path: str, session: SparkSession, trust: Trust = NO_TRUST, what: 
 
 
 def _load(path: str, session: SparkSession, trust: Trust) -> Any:
-    metadata = DefaultParamsReader.loadMetadata(escaped(path), session)
+    metadata = metadata_files.read(path, session)
     kind = _class(metadata["class"], trust)
     if issubclass(kind, (Pipeline, PipelineModel)) and metadata["paramMap"].get("language") == "Python":
         uids, path_of = metadata["paramMap"]["stageUids"], PipelineSharedReadWrite.getStagePath
         paths = [path_of(uid, at, len(uids), f"{path}/stages") for at, uid in enumerate(uids)]
-        stages = [_load(stage, session, trust) for stage in paths]
-        return kind(stages=stages)._resetUid(metadata["uid"])
+        return kind(stages=[_load(stage, session, trust) for stage in paths])._resetUid(metadata["uid"])
     reader = kind.read().session(session)
     if isinstance(reader, Reader):
         return reader.trust(trust.pickles, trust.modules).load(path)
     if not trust.pickles:
         _check_stages(path, session, trust)
-    return reader.load(escaped(path))
+    return reader.load(metadata_files.escaped(path))
 
 
 def _check_stages(path: str, session: SparkSession, trust: Trust) -> None:
     """Check what Spark's reader, which imports any class, will read: each line of all metadata below the path."""
-    folders = {name[: match.end()] for name in files.Folder.of(path).walk() for match in _METADATA.finditer(name)}
-    for name in sorted(folders):
-        for row in session.read.text(escaped(f"{path}/{name}")).collect():
-            metadata = json.loads(row.value)
-            _class(metadata["class"], trust)
-            params = metadata["paramMap"]  # the values of param maps that are no JSON have folders
-            values = [value for one in params.get("estimatorParamMaps", []) for value in one]
-            inner = [value["value"] for value in values if value.get("isJson", True) not in (True, "true")]
-            if not all(re.fullmatch(r"[^/\\]*\w[^/\\]*", one) for one in [*params.get("stageUids", []), *inner]):
-                raise InvalidInput(f"{path}/{name} names stages outside its folder.")
+    for name, metadata in metadata_files.lines(path, session):
+        _class(metadata["class"], trust)
+        params = metadata["paramMap"]  # the values of param maps that are no JSON have folders
+        values = [value for one in params.get("estimatorParamMaps", []) for value in one]
+        inner = [value["value"] for value in values if value.get("isJson", True) not in (True, "true")]
+        if not all(re.fullmatch(r"[^/\\]*\w[^/\\]*", one) for one in [*params.get("stageUids", []), *inner]):
+            raise InvalidInput(f"{path}/{name} names stages outside its folder.")
 
 
 def _class(name: str, trust: Trust) -> Any:
@@ -190,13 +187,8 @@ def modules_of(*roots: Params) -> list[str]:
 
 def session_trust(session: SparkSession) -> Trust:
     """What the settings of a session trust."""
-    pickles, modules = str(session.conf.get(TRUST, "")), str(session.conf.get(MODULES, "")).split(",")
+    pickles, modules = setting(session, TRUST), setting(session, MODULES).split(",")
     return Trust.of(pickles.strip().lower() == "true", [*filter(None, map(str.strip, modules))])
-
-
-def escaped(path: str) -> str:
-    """A path for Spark's readers, which take a path for a pattern."""
-    return re.sub(r"([\\\[\]{}*?,])", r"\\\1", path)
 
 
 def numbered(folder: str, values: Sequence[Any]) -> dict[str, Any]:
@@ -215,12 +207,14 @@ class Writer(MLWriter):
         """Save the instance.
 
         Raises:
-            InvalidInput: the path exists and may not be overwritten, or a part cannot be pickled.
+            InvalidInput: the path exists and may not be overwritten, a part cannot be pickled, or only Spark sees it.
         """
         path = os.fspath(path)
-        root = qualify(self.sparkSession, path)
+        root = metadata_files.located(self.sparkSession, path)
         if not self.shouldOverwrite and files.exists(root):
             raise InvalidInput(f"{path} exists; use write().overwrite().save(path) to replace it.")
+        if (stage := _STAGE.fullmatch(root)) and stage[2] == self._instance.uid:
+            metadata_files.check_shared(stage[1], self.sparkSession)  # Spark has written the pipeline's metadata
         staged = f"{root.rstrip('/')}.{uuid.uuid4().hex}.tmp"
         try:
             self.saveImpl(staged)
@@ -230,19 +224,19 @@ class Writer(MLWriter):
             raise
 
     def saveImpl(self, path: str) -> None:
-        """Write files, parts and, last, the metadata: a path with metadata is complete."""
-        root = qualify(self.sparkSession, path)
-        plain, fields = self.write_files(root)
+        """Write files, parts and, last, the metadata: a path with metadata is complete. Only parts need a session."""
+        plain, fields = self._write_files(path)
         for name, part in self._instance.parts().items():
             if not isinstance(part, MLWritable):
                 raise InvalidInput(
                     f"{name} is a {type(part).__name__}, which has no write(); expected a class of pyspark.ml or "
                     "sparkdl, or another with write()."
                 )
-            part.write().session(self.sparkSession).save(f"{root}/{name}")
-        DefaultParamsWriter.saveMetadata(plain, path, self.sparkSession, extraMetadata=fields)
+            part.write().session(self.sparkSession).save(f"{path}/{name}")
+            metadata_files.check_shared(f"{path}/{name}", self.sparkSession)
+        metadata_files.write(path, plain, fields)
 
-    def write_files(self, root: str) -> tuple[Params, dict[str, Any]]:
+    def _write_files(self, root: str) -> tuple[Params, dict[str, Any]]:
         """Write the files beside the metadata; return the Params in the metadata, and its other fields.
 
         The Params are a copy without defaults that are no JSON: the class sets them again.
@@ -283,11 +277,16 @@ class Reader(MLReader[Any]):
     def load(self, path: files.StrPath) -> Any:
         """Load the instance; raises as ``Saveable.load`` does."""
         path = os.fspath(path)
-        if not files.exists(qualify(self.sparkSession, path)):
+        if not files.exists(metadata_files.located(self.sparkSession, path)):
             path = re.sub(r"\\(.)", r"\1", path)  # Spark's readers pass on the pattern that they get
-        metadata, fields = self._metadata(path)
-        trust = self._trust | session_trust(self.sparkSession)
-        saved = SavedInstance(path, qualify(self.sparkSession, path), fields, trust, self.sparkSession)
+        root = metadata_files.located(self.sparkSession, path)
+        try:
+            metadata = metadata_files.read(root, self.sparkSession)
+        except Exception as error:  # of a missing path, or damaged JSON
+            reason = str(error).strip().partition("\n")[0]
+            raise InvalidInput(f"{path} cannot be loaded as a {self._kind.__name__}: {reason}") from error
+        fields = fields_of(path, metadata, f"{self._kind.__module__}.{self._kind.__name__}")
+        saved = SavedInstance(path, root, fields, self._trust | session_trust(self.sparkSession), self.sparkSession)
         try:
             instance: Any = self._kind.restored(saved)
             instance._resetUid(metadata["uid"])
@@ -296,11 +295,3 @@ class Reader(MLReader[Any]):
             return instance.with_parts(saved)
         except (KeyError, TypeError, AttributeError, AssertionError) as error:
             raise InvalidInput(f"{path} is damaged: {type(error).__name__}: {error}.") from error
-
-    def _metadata(self, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        try:
-            metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(escaped(path), self.sparkSession)
-        except Exception as error:  # Spark's errors for a missing path, and those of damaged JSON
-            reason = str(error).strip().partition("\n")[0]
-            raise InvalidInput(f"{path} cannot be loaded as a {self._kind.__name__}: {reason}") from error
-        return metadata, fields_of(path, metadata, f"{self._kind.__module__}.{self._kind.__name__}")

@@ -11,16 +11,11 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import metadata
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyspark
-from pyspark.ml.util import DefaultParamsWriter
 
-from sparkdl.io import files
 from sparkdl.io.optional_imports import required
 from sparkdl.ml.model import TorchModel
 from sparkdl.ml.persistence.reader_writer import Writer
@@ -39,7 +34,7 @@ class ServedModel:
 
 def served_torch_model(model: TorchModel) -> ServedModel:
     """A ``TorchModel`` for MLflow."""
-    return ServedModel(partial(write_folder, model), _signature(model.predictor(CachedModel(model.module()))))
+    return ServedModel(Writer(model).saveImpl, _signature(model.predictor(CachedModel(model.module()))))
 
 
 def log_model(client: Any, run: Any, model: ServedModel, *, code_paths: Sequence[str], step: int = 0) -> Any:
@@ -120,15 +115,3 @@ def _requirements() -> list[str]:
     # The model's own module may import pyspark, which sparkdl does not need here.
     extras = {"sparkdl-torch": "[spark]", "torch": "", "mlflow-skinny": ""}
     return [f"{name}{extra}=={metadata.version(name).partition('+')[0]}" for name, extra in extras.items()]
-
-
-def write_folder(model: TorchModel, folder: str) -> None:
-    """Save a model in a folder of this host, as ``TorchModel.write()`` does; Spark would write on an executor's host.
-
-    Raises:
-        InvalidInput: a part of the model cannot be pickled.
-    """
-    plain, fields = Writer(model).write_files(folder)
-    version: Any = SimpleNamespace(version=pyspark.__version__)  # the only attribute that it reads of a session
-    described = DefaultParamsWriter._get_metadata_to_save(plain, version, fields)
-    files.write(f"{folder}/metadata/part-00000", f"{described}\n".encode())

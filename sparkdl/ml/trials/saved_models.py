@@ -71,8 +71,7 @@ def load_model(directory: str, modules: Sequence[str]) -> tuple[Model, float]:
 
 def _as_spark_has_it(uri: str) -> str:
     """A path or URI for Hadoop's filesystems, which read no credentials or options from URIs."""
-    local = files.local_path(uri)
-    if local is not None:
+    if (local := files.local_path(uri)) is not None:
         return f"file://{local}"
     parts = urlsplit(uri)
     if parts.query or parts.password:

@@ -17,8 +17,9 @@ from torch import nn
 
 from sparkdl import Bagging, EnsembleModel, InvalidInput, TorchModel, TorchRegressor
 from sparkdl.io.weights import pack
-from sparkdl.ml.persistence import reader_writer
-from sparkdl.ml.persistence.reader_writer import escaped, modules_of
+from sparkdl.ml.persistence import metadata_files
+from sparkdl.ml.persistence.metadata_files import escaped
+from sparkdl.ml.persistence.reader_writer import modules_of
 from sparkdl.serving.format.param_values import same
 from tests.ml import nets
 from tests.serving.format.test_export import Choosy, rewritten
@@ -89,7 +90,7 @@ def test_older_copy_stays_until_a_complete_one_replaces_it(spark, tmp_path, monk
     with pytest.raises(InvalidInput, match="cannot be pickled, and so not saved"):
         hopeless.write().overwrite().save(path)
     with monkeypatch.context() as patch:
-        patch.setattr(reader_writer.DefaultParamsWriter, "saveMetadata", Mock(side_effect=OSError("disk full")))
+        patch.setattr(metadata_files, "write", Mock(side_effect=OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             made().write().overwrite().save(path)
     assert TorchModel.load(path).history == HISTORY
