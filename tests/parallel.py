@@ -35,7 +35,7 @@ DURATIONS = Path(__file__).with_name("durations.json")  # seconds by marker and 
 # Barrier stages, the Python daemon, UDFs, and pyspark.ml's readers and writers differ between versions of Spark.
 OLDEST = (
     *("spark/test_cluster.py", "spark/test_python_daemon.py"),
-    *("ml/test_udf.py", "ml/persistence/test_reader_writer.py"),
+    *("ml/test_udf.py", "ml/persistence/test_reader_writer.py", "ml/persistence/test_metadata_files.py"),
 )
 
 

@@ -3,7 +3,7 @@
     <path>/metadata/         Params as JSON, and ``saved_fields`` of the class
     <path>/objects.pkl       Params that only a pickle holds
     <path>/<name>            files of the class, such as weights
-    <path>/<folder>/00000/   parts: models, estimators and evaluators, each by its own writer; Spark writes its own
+    <path>/<folder>/00000/   parts: models, estimators and evaluators, each by its writer; Spark writes pyspark.ml's
 
 One writer and one reader serve every class: a ``Saveable`` declares its fields, files and parts.
 """
@@ -207,7 +207,7 @@ class Writer(MLWriter):
         """Save the instance.
 
         Raises:
-            InvalidInput: the path exists and may not be overwritten, a part cannot be pickled, or only Spark sees it.
+            InvalidInput: the path exists and may not be overwritten, a part cannot be pickled, or only Spark sees one.
         """
         path = os.fspath(path)
         root = metadata_files.located(self.sparkSession, path)
