@@ -78,9 +78,14 @@ def measure_filter(args: argparse.Namespace) -> None:
     """Bytes and loss of stale steps whose pushes leave out what is not significant; without a bar."""
     strategies = [ParameterServer(2, filter=None if one is None else Significance(one)) for one in THRESHOLDS]
     with LocalCluster(4, threads=1) as cluster:
-        figures = [cluster.gang(Steps(one, WIDTHS, ROWS, 4 * STEPS))[0] for one in strategies]
-    for strategy, (_, loss, sent) in zip(strategies, figures, strict=True):
-        print(f"{strategy.filter}: {sent / figures[0][2]:.2f} of the bytes, loss {loss:.5f}")
+        runs = [
+            [cluster.gang(Steps(one, WIDTHS, ROWS, 4 * STEPS))[0] for one in strategies] for _ in range(args.rounds)
+        ]
+    for strategy, figures in zip(strategies, zip(*runs, strict=True), strict=True):
+        sent = median(mine[2] / first[2] for mine, (first, *_) in zip(figures, runs, strict=True))
+        losses = sorted(loss for _, loss, _ in figures)
+        spread = f"{losses[0]:.4f} to {losses[-1]:.4f}"
+        print(f"{strategy.filter}: {sent:.2f} of the bytes, loss {median(losses):.4f} ({spread})")
 
 
 MEASURES: dict[str, Callable[[argparse.Namespace], float | None]] = {

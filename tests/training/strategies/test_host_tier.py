@@ -20,6 +20,7 @@ from sparkdl.io.merged_weights import merge_weights
 from sparkdl.io.weights import read_state
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.parameter_server.strategy import ParameterServer
+from sparkdl.training.strategies.reducers.powersgd import PowerSGD
 from tests.contracts import work
 from tests.contracts.hosts import OnHosts
 from tests.contracts.strategy_contract import (
@@ -94,8 +95,9 @@ def test_local_steps_of_a_host_are_those_of_one_worker_with_its_rows(four, pair)
 
 
 @pytest.mark.parametrize("strategy", [replace(TIERS, staleness=2), replace(TIERS, backup=1)])
-def test_stale_hosts_end_alike_and_report_their_clocks(four, strategy):
-    workers = fit(four, replace(PLAIN, epochs=6), strategy, IN_TURN)
+@pytest.mark.parametrize("case", [PLAIN, CASES["parameters for a few rows, Adam"]])
+def test_stale_hosts_end_alike_and_report_their_clocks(four, strategy, case):
+    workers = fit(four, replace(case, epochs=6), strategy, IN_TURN)
     for worker in workers:
         assert_equal(worker["parameters"], workers[0]["parameters"])
     first, *_, last = workers[0]["history"]
@@ -118,31 +120,45 @@ def test_resumed_run_of_two_tiers_is_bit_identical(four, tmp_path):
     assert [essence(tmp_path, last, rank) for rank in range(4)] == ends
 
 
-def test_run_of_two_tiers_resumes_in_one_process(four, tmp_path):
-    """Each checkpoint has the leaders' slices, and the other workers write none."""
-    case = Case(optimizer=ADAM, epochs=8)
+def weights(
+    cluster: Any, strategy: Any, folder: Any, epochs: int, hosts: Any = UNEVEN, **options: Any
+) -> dict[str, Any]:
+    """The weights after a run, or the rest of one, whose checkpoints are in a folder."""
+    checkpoints, case = Checkpoints(str(folder), run="one"), Case(optimizer=ADAM, epochs=epochs)
+    training = replace(
+        case.training(strategy), checkpointer=Checkpointer(checkpoints, CheckpointInterval.of(3), elastic=True)
+    )
+    task = OnHosts(training, hosts[: cluster.size])
+    workers = cluster.gang(task, numbers(), case.columns(), attempt=checkpoints.next_attempt(), **options)
+    return read_state(merge_weights([worker.weights for worker in workers]))
 
-    def weights(cluster: Any, strategy: Any, folder: str, epochs: int) -> dict[str, Any]:
-        checkpoints = Checkpoints(folder, run="one")
-        training = replace(case, epochs=epochs).training(strategy)
-        training = replace(training, checkpointer=Checkpointer(checkpoints, CheckpointInterval.of(3), elastic=True))
-        task = OnHosts(training, UNEVEN[: cluster.size])
-        workers = cluster.gang(task, numbers(), case.columns(), attempt=checkpoints.next_attempt())
-        return read_state(merge_weights([worker.weights for worker in workers]))
 
-    expected = weights(InlineCluster(), AllReduce(), str(tmp_path / "whole"), 8)
-    weights(four, TIERS, str(tmp_path / "cut"), 4)
-    resumed = weights(InlineCluster(), AllReduce(), str(tmp_path / "cut"), 8)
+@pytest.mark.parametrize("hosts", [None, UNEVEN])
+def test_run_of_two_tiers_resumes_in_one_process_and_on_other_hosts(four, tmp_path, hosts):
+    """A checkpoint has the leaders' slices; the other workers write none."""
+    expected = weights(InlineCluster(), AllReduce(), tmp_path / "whole", 8)
+    weights(four, TIERS, tmp_path / "cut", 4, IN_TURN)
+    after = (InlineCluster(), AllReduce(), tmp_path / "cut", 8) if hosts is None else (four, TIERS, tmp_path / "cut", 8)
+    resumed = weights(*after, hosts or UNEVEN)
     for name, value in expected.items():
         torch.testing.assert_close(resumed[name], value, rtol=0, atol=1e-12)
 
 
+def test_states_of_compressed_sums_begin_anew_on_other_hosts(four, tmp_path):
+    tiers = ParameterServer(inside=AllReduce(reduce=PowerSGD(rank=1, warmup=0, min_compression_rate=0.1)))
+    events = list[Any]()
+    weights(four, tiers, tmp_path, 4, IN_TURN)
+    weights(four, tiers, tmp_path, 5, UNEVEN, listener=events.append)
+    warned = [event.payload["message"] for event in events if event.kind == "warning"]
+    assert any("this host's workers are [0, 1, 3], and were others before" in message for message in warned)
+
+
 def test_bytes_are_those_of_the_cost_model(four):
-    for every in (1, 4):
+    for every, hosts in ((1, IN_TURN), (4, UNEVEN)):
         strategy = replace(TIERS, every=every)
-        counted = sum(one["report"]["bytes_per_step"] for one in fit(four, PLAIN, strategy, IN_TURN)) / 4
-        expected = strategy.explain(PLAIN.model().double(), IN_TURN, 100.0, 0.0).bytes
-        assert counted == pytest.approx(expected, rel=0.2)
+        counted = sum(one["report"]["bytes_per_step"] for one in fit(four, PLAIN, strategy, hosts)) / 4
+        expected = strategy.explain(PLAIN.model().double(), hosts, 100.0, 0.0).bytes
+        assert counted == pytest.approx(expected, rel=0.1)
 
 
 def test_one_host_warns_and_more_backups_than_hosts_raise(pair):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -24,10 +25,10 @@ PLAIN = Case(optimizer=partial(torch.optim.SGD, lr=0.05), batch_size=7, epochs=2
 FILTER = Significance(0.3)
 
 
-@pytest.mark.parametrize("optimizer", [None, partial(torch.optim.Adagrad, lr=0.1)])
+@pytest.mark.parametrize("optimizer", [None, partial(torch.optim.Adagrad, lr=0.1, weight_decay=0.5)])
 @pytest.mark.parametrize("every", [1, 2])
 def test_filter_equals_a_serial_simulation(four, every, optimizer):
-    """Four workers with local steps of SGD; residuals are steps of their own, before each epoch's end."""
+    """Four workers with local steps of SGD; residuals are steps of their own without weight decay, at epochs' ends."""
     workers = fit(four, PLAIN, ParameterServer(every=every, optimizer=optimizer, filter=FILTER))
     trainees = [Trainee(PLAIN, PLAIN.training()) for _ in workers]
     w = nn.Parameter(trainees[0].vector)
@@ -37,6 +38,9 @@ def test_filter_equals_a_serial_simulation(four, every, optimizer):
     rows = {name: torch.as_tensor(array) for name, array in numbers().items()}
 
     def exchange(threshold: float) -> None:
+        served.param_groups[0]["weight_decay"] = (optimizer or PLAIN.optimizer).keywords.get("weight_decay", 0) * (
+            inside > 0
+        )
         w.grad = torch.zeros_like(w)
         for residual, u, seen in zip(residuals, sums, before, strict=True):
             residual.add_(u)
@@ -55,7 +59,7 @@ def test_filter_equals_a_serial_simulation(four, every, optimizer):
         for trainee, u, first, mine in zip(trainees, sums, before, drawn, strict=True):
             trainee.step({name: column[torch.from_numpy(mine)] for name, column in rows.items()})
             u.add_(len(mine) / sum(map(len, drawn)) * (first - trainee.vector) / 0.05)
-        if inside == every:
+        if inside == every:  # else the push waits for the epoch's end
             exchange(0.3 / math.sqrt(number // every + 1))
             inside = 0
         if (number + 1) % 7 == 0:
@@ -71,7 +75,7 @@ def test_what_is_kept_back_is_bounded_and_all_of_it_is_pushed_at_last():
     residuals = Residuals(shares)
     pushed = [[torch.zeros_like(one) for one in part.cut(weights)] for part in shares]
     gradients = [torch.zeros_like(one) for one in weights]
-    rates = [0.1, 0.2]
+    rates = [(0.1, 0.1), (0.2, 0.2)]
     for push in range(1, 20):
         steps = [torch.randn(one.shape, generator=generator) for one in weights]
         for total, step in zip(gradients, steps, strict=True):
@@ -80,20 +84,40 @@ def test_what_is_kept_back_is_bounded_and_all_of_it_is_pushed_at_last():
         fraction = FILTER.at(push) if push < 19 else 0.0
         residuals.filter(sums, [part.cut(weights) for part in shares], rates, fraction)
         for part, parts, kept, before in zip(shares, sums, residuals.values, pushed, strict=True):
-            for rate, one, residual, weight, total in zip(rates, parts, kept, part.cut(weights), before, strict=True):
-                assert bool((rate * residual.abs() <= fraction * weight.abs()).all())
+            for (rate, _), one, residual, weight, total in zip(
+                rates, parts, kept, part.cut(weights), before, strict=True
+            ):
+                assert bool((residual.abs() <= fraction * weight.abs()).all())
                 assert not bool((one * residual).any())
-                total.add_(one)
+                total.add_(rate * one)
     for part, before in zip(shares, pushed, strict=True):
-        for actual, expected in zip(before, part.cut(gradients), strict=True):
-            torch.testing.assert_close(actual, expected)
+        for (rate, _), actual, expected in zip(rates, before, part.cut(gradients), strict=True):
+            torch.testing.assert_close(actual, rate * expected)
+
+
+def test_changes_are_those_of_the_rate_at_which_gradients_came():
+    """Gradients at the rate 0 change nothing; what was kept back at another rate is pushed for the last one."""
+    weights = [torch.ones(3)]
+    [shares] = portions(weights, 1)
+    residuals, sums = Residuals([shares]), torch.zeros(3)
+
+    def push(rate: float, push_rate: float, fraction: float) -> list[float]:
+        sums.fill_(1.0)
+        residuals.filter([[sums]], [weights], [(rate, push_rate)], fraction)
+        return sums.tolist()
+
+    assert push(0.0, 0.0, 1e-6) == [0.0] * 3
+    assert push(0.5, 0.5, 0.6) == [0.0] * 3
+    assert push(0.0, 0.0, 0.6) == [0.0] * 3
+    assert push(0.0, 0.25, 0.0) == [2.0] * 3  # half of a gradient at the rate 0.5 is a change of 0.5
+    assert not residuals.values[0][0].any()
 
 
 def test_what_is_not_a_number_is_pushed():
     weights = [torch.ones(2)]
     [whole] = portions(weights, 1)
     sums = [[torch.tensor([math.nan, 1e-9])]]
-    Residuals([whole]).filter(sums, [weights], [0.1], 0.01)
+    Residuals([whole]).filter(sums, [weights], [(0.1, 0.1)], 0.01)
     assert sums[0][0].isnan().tolist() == [True, False]
     assert sums[0][0][1] == 0
 
@@ -136,6 +160,24 @@ def test_optimizer_with_momentum_raises(optimizer):
     training = replace(PLAIN, optimizer=optimizer).training(strategy := ParameterServer(filter=FILTER))
     with pytest.raises(InvalidInput, match=r"filter=Significance.*, and the optimizer has momentum"):
         strategy.check(training.objective, work.new_model(training), training.layout, 2)
+
+
+def test_momentum_of_a_schedule_raises(pair):
+    cycle = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=20)
+    training = replace(PLAIN, scheduler=cycle).training(ParameterServer(filter=FILTER))
+    with pytest.raises(InvalidInput, match=r"a schedule sets a momentum.*OneCycleLR\(cycle_momentum=False\)"):
+        pair.gang(training, numbers(), PLAIN.columns())
+
+
+def weights_alone(named_parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD([pair for pair in named_parameters if not pair[0].endswith("bias")], lr=0.05)
+
+
+@pytest.mark.parametrize("one", [None, FILTER])
+def test_parameters_that_the_optimizer_leaves_out_keep_their_values(pair, one):
+    for worker in fit(pair, replace(PLAIN, optimizer=weights_alone), ParameterServer(filter=one)):
+        for name, value in worker["parameters"].items():
+            assert (value == worker["start"][name]).all() == name.endswith("bias")
 
 
 def test_bad_settings_raise():

@@ -1,1 +1,1 @@
-"""Parameter servers: every worker hosts a shard of the weights, to which all workers push gradients."""
+"""Parameter servers: workers, or one worker of each host, host shards of the weights, and workers push gradients."""

@@ -63,16 +63,20 @@ class ShardExchange:
         self._share, self.steps = 0.0, 0  # since the last exchange
         self._residuals = Residuals(self._portions) if filtered else None
         groups = [{id(one) for one in group["params"]} for group in self.shard.optimizer.param_groups]
-        self._groups = [next(n for n, one in enumerate(groups) if id(p) in one) for p in self.shard.parameters]
-        self._pushed = sum(one.nbytes for one in self._portions) - self.portion.nbytes  # bytes of the last pull's push
+        # Of each tensor; -1 if the optimizer does not train it.
+        self._groups = [next((n for n, one in enumerate(groups) if id(v) in one), -1) for v in self.shard.parameters]
+        self._rates = [0.0] * len(groups)  # the last ones that were not 0
+        self.pushed = (0, 0)  # bytes of all filtered pushes, and the number of pulls
         self._peers = [(group.rank + far) % group.size for far in range(1, group.size)]
         if self._peers:
             self._connect(settings["timeout"])
 
     @property
     def bytes(self) -> int:
-        """Bytes that this worker sends in an exchange: pushes to others, in the last one, and answers to them."""
-        return self._pushed + (self._group.size - 1) * self.portion.nbytes
+        """Bytes that this worker sends in a mean exchange: pushes to others, and answers to them."""
+        size, pulls = self.pushed
+        pushed = size // pulls if pulls else sum(one.nbytes for one in self._portions) - self.portion.nbytes
+        return pushed + (self._group.size - 1) * self.portion.nbytes
 
     @torch.no_grad()
     def collect(self, share: float) -> None:
@@ -100,15 +104,11 @@ class ShardExchange:
 
         ``significance`` is the fraction of a weight below which its change is not pushed, if pushes are filtered.
         """
-        self._filter(options, significance)
-        self._exchange("pull", options)
+        self._exchange("pull", self._filtered(options, significance))
 
     def settle(self, options: Sequence[Mapping[str, Any]]) -> None:
         """Push the gradients since the last exchange, if there are any; wait for all workers, and pull."""
-        if self._residuals is not None and not self.steps:
-            options = [{**one, "weight_decay": 0.0} if "weight_decay" in one else one for one in options]
-        self._filter(options, 0.0)
-        self._exchange("settle", options)
+        self._exchange("settle", self._filtered(options, 0.0))
 
     def _exchange(self, request: str, options: Sequence[Mapping[str, Any]]) -> None:
         lost: PeerLost | None = None
@@ -145,7 +145,8 @@ class ShardExchange:
         for peer in self._peers:
             sent += self._push(peer, head) if pushes else 0
             self._client.ask(peer, request, clock)
-        self._pushed = sent if request == "pull" else self._pushed
+        if self._residuals is not None:
+            self.pushed = self.pushed[0] + sent, self.pushed[1] + (request == "pull")
         if pushes:
             self.shard.push(Push(self._rank, clock, share, frozenset(unused), options), self._views[self._rank])
         self._unused, self._share, self.steps = {*range(len(self._parameters))}, 0.0, 0
@@ -158,16 +159,27 @@ class ShardExchange:
         self._client.push(peer, head | {"counts": counts}, body_of(body))
         return len(body)
 
-    def _filter(self, options: Sequence[Mapping[str, Any]], fraction: float) -> None:
+    def _filtered(self, options: Sequence[Mapping[str, Any]], fraction: float) -> Sequence[Mapping[str, Any]]:
+        """Replace the sums by what is significant, or by all if ``fraction`` is 0; the options of this push."""
         if self._residuals is None:
-            return
+            return options
+        if any(one.get("momentum") or next(iter(one.get("betas", ())), 0) for one in options):
+            raise InvalidInput(
+                "a schedule sets a momentum, in which a change that the filter kept back counts again; expected a "
+                "schedule such as OneCycleLR(cycle_momentum=False), or filter=None."
+            )
+        present = [float(one.get("lr", 1.0)) for one in options]
+        self._rates = [rate or last for rate, last in zip(present, self._rates, strict=True)]
+        rates = [*zip(present, present if fraction else self._rates, strict=True), (1.0, 1.0)]
         for index in self._unused:
             for views in self._views:
                 views[index].zero_()
         weights = [portion.cut([one.detach() for one in self._parameters]) for portion in self._portions]
-        rates = [float(options[number].get("lr", 0.0)) for number in self._groups]
-        self._residuals.filter(self._views, weights, rates, fraction)
+        self._residuals.filter(self._views, weights, [rates[number] for number in self._groups], fraction)
         self._unused = {n for n in self._unused if not any(bool(views[n].any()) for views in self._views)}
+        changes = [{"lr": rate} if self.steps else {"lr": rate, "weight_decay": 0.0} for _, rate in rates[:-1]]
+        pairs = zip(options, changes, strict=True)
+        return [{**one, **{name: new[name] for name in new.keys() & one.keys()}} for one, new in pairs]
 
     def _receive(self, clock: int, buffer: Tensor) -> None:
         """Copy the weights of this worker's shard into the parameters, then those of the others."""

@@ -11,15 +11,18 @@ for scaling deep learning, 2018, arXiv:1801.03855).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from sparkdl.cluster.group.mesh import Groups, by_host, leaders, split
 from sparkdl.cluster.group.world import Group
-from sparkdl.training.cost.traffic import broadcast, one_per_host
+from sparkdl.telemetry.emit import notify
+from sparkdl.training.cost.cost_model import Exchange
+from sparkdl.training.cost.traffic import Hosts, broadcast, one_per_host, parameter_server
 from sparkdl.training.layouts import Replica
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.parameter_server.placement import portions
@@ -40,12 +43,20 @@ class HostTier:
 
     def __init__(self, inside: AllReduce, replica: Replica, group: Group) -> None:
         self.workers, self.leaders = split(group, by_host), split(group, _leaders)
-        self._replica, self._sums = replica, inside.attach(replica, self.workers)
+        self._replica, self._inside, self._hosts = replica, inside, group.hosts
+        self._sums = inside.attach(replica, self.workers)
+        [self._weights] = portions(replica.parameters, 1)
+        self._buffer = self._weights.allocate().to(replica.parameters[0].device) if self.workers.size > 1 else None
 
     @property
     def leads(self) -> bool:
         """Whether this worker is the leader of its host."""
         return self.workers.rank == 0
+
+    @property
+    def hosts(self) -> int:
+        """The number of hosts."""
+        return len({*self._hosts})
 
     def bytes(self, every: int) -> float:
         """Bytes that a worker sends inside its host in a mean step, if each ``every``-th step pulls weights."""
@@ -68,16 +79,14 @@ class HostTier:
     @torch.no_grad()
     def send_weights(self) -> None:
         """Set the weights of all workers of the host to those of the leader."""
-        if self.workers.size == 1:
+        if self._buffer is None:
             return
-        parameters: Sequence[Tensor] = self._replica.parameters
-        [portion] = portions(parameters, 1)
-        buffer = portion.allocate().to(parameters[0].device)
-        pairs = [*zip(portion.views(buffer), portion.cut([*parameters]), strict=True)]
+        parameters = [one.detach() for one in self._replica.parameters]
+        pairs = [*zip(self._weights.views(self._buffer), self._weights.cut(parameters), strict=True)]
         if self.leads:
             for view, rows in pairs:
                 view.copy_(rows)
-        self.workers.broadcast_(buffer)
+        self.workers.broadcast_(self._buffer)
         for view, rows in pairs:
             rows.copy_(view)
 
@@ -90,12 +99,37 @@ class HostTier:
         self._sums.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the host's sums."""
-        return self._sums.state_dict()
+        """The state of the host's sums, and the ranks of its workers."""
+        return {"ranks": [*self.workers.ranks], "sums": self._sums.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of the host's sums."""
-        self._sums.load_state_dict(state)
+        """Restore the state of the host's sums, unless the host has other workers."""
+        if state["ranks"] == [*self.workers.ranks]:
+            self._sums.load_state_dict(state["sums"])
+        elif state["sums"] and self.leads:
+            ranks = [*self.workers.ranks]
+            notify(f"this host's workers are {ranks}, and were others before; the state of {self._inside} begins anew.")
+
+
+def exchanges_of_tiers(
+    inside: AllReduce, parameters: Sequence[nn.Parameter], hosts: Hosts, every: int
+) -> Sequence[Exchange]:
+    """The exchanges of a mean step: all-reduce in the largest host, pushes and pulls of leaders, and weights."""
+    groups = [[hosts[rank] for rank in group] for group in by_host([*map(str, hosts)])]
+    largest, size = max(groups, key=len), sum(parameter.nbytes for parameter in parameters)
+
+    def mean(bytes_of: Callable[[Hosts], float]) -> float:
+        return sum(len(group) * bytes_of(group) for group in groups) / len(hosts)
+
+    def summed(group: Hosts) -> float:
+        return sum(one.traffic.bytes for one in inside.exchanges(parameters, group))
+
+    sums, factor = inside.exchanges(parameters, largest), mean(summed) / (summed(largest) or 1.0)
+    between = parameter_server(size, [group[0] for group in groups], None)
+    sent = between.bytes * len(groups) / len(hosts) + mean(lambda group: broadcast(size, group).bytes)
+    pull = replace(between + broadcast(size, largest), bytes=sent) * (1 / every)
+    scaled = [replace(one, traffic=replace(one.traffic, bytes=one.traffic.bytes * factor)) for one in sums]
+    return [*scaled, Exchange(pull)]
 
 
 def _leaders(hosts: Sequence[str]) -> Groups:

@@ -1,15 +1,15 @@
 """Pushes of significant changes alone, as in Gaia.
 
-Worker ``i`` keeps a residual ``r_i`` of each weight ``w``. Push ``t`` of the run has the sum ``u`` of the worker's
-weighted gradients since push ``t - 1``, and the learning rate ``eta``:
+Worker ``i`` keeps a residual ``r_i`` of each weight ``w``: a change that it has not pushed. Push ``t`` of the run has
+the sum ``u`` of the worker's weighted gradients since push ``t - 1``, and the learning rate ``eta``:
 
-    r_i <- r_i + u;        where eta |r_i| > v / sqrt(t) |w|, the worker pushes r_i, and r_i <- 0.
+    r_i <- r_i + eta u;    where |r_i| > v / sqrt(t) |w|, the worker pushes r_i / eta, and r_i <- 0.
 
-When workers settle, they push residuals whole. So the shards lack at most ``v |w| / (eta sqrt(t))`` of each worker's
-gradients, and a pull at clock ``c`` has all significant ones up to clock ``c - s`` with ``staleness=s``. Gaia bounds
-clocks by messages of their own, its mirror clock, and blocks reads until the changes of others arrive, its selective
-barrier. Here the wait of a pull does both (K. Hsieh et al., Gaia: geo-distributed machine learning approaching LAN
-speeds, NSDI 2017).
+With SGD, a push so changes the weight by ``r_i``. When workers settle, they push residuals whole. So after push ``t``
+the shards lack a change of at most ``v / sqrt(t) |w|`` of each worker, for the ``w`` that it had. A pull at clock ``c``
+has all significant changes up to clock ``c - s`` with ``staleness=s``. Gaia bounds clocks by messages of their own, its
+mirror clock, and blocks reads until the changes of others arrive, its selective barrier. Here the wait of a pull does
+both (K. Hsieh et al., Gaia: geo-distributed machine learning approaching LAN speeds, NSDI 2017).
 
 A push names the places of its numbers, if that is shorter than all numbers.
 """
@@ -30,9 +30,10 @@ _PLACE = torch.int32  # of a number in a shard's rows of one tensor
 
 @dataclass(frozen=True)
 class Significance(CheckedFields):
-    """Pushes what would change a weight by more than a fraction of its size; the others stay on the worker.
+    """Pushes what would change a weight by more than a fraction of its size; the remainder stays on the worker.
 
-    Pulls have all weights, so that the filter saves at most half of the bytes.
+    The change is the gradient times the learning rate, as with SGD. Pulls have all weights, so that the filter saves at
+    most half of the bytes.
 
     Attributes:
         threshold: the fraction in the first push; push ``t`` has ``threshold / sqrt(t)``.
@@ -59,24 +60,28 @@ class Residuals:
         self,
         sums: Sequence[Sequence[Tensor]],
         weights: Sequence[Sequence[Tensor]],
-        rates: Sequence[float],
+        rates: Sequence[tuple[float, float]],
         fraction: float,
     ) -> None:
-        """Add the residuals to the sums of each shard's tensors, in place, and keep what is not significant.
+        """Add the sums of each shard's tensors to the residuals, and replace them by what is significant.
 
         Args:
             sums: of gradients, by shard and tensor.
             weights: their weights.
-            rates: the learning rate of each tensor.
+            rates: the learning rates of each tensor: of the sum, and of the push. If that is 0, nothing is pushed.
             fraction: of a weight's size; 0 lets all numbers pass.
         """
         for residuals, shard_sums, shard_weights in zip(self.values, sums, weights, strict=True):
-            for residual, total, weight, rate in zip(residuals, shard_sums, shard_weights, rates, strict=True):
-                total.add_(residual)
-                small = rate * total.abs() <= fraction * weight.to(total).abs() if fraction else total == 0
-                passed = ~small  # and NaN
-                torch.where(passed, torch.zeros_like(total), total, out=residual)
-                total.mul_(passed)
+            for residual, total, weight, (rate, push_rate) in zip(
+                residuals, shard_sums, shard_weights, rates, strict=True
+            ):
+                residual.add_(total, alpha=rate)
+                if not push_rate:
+                    total.zero_()
+                    continue
+                small = residual.abs() <= fraction * weight.to(residual).abs() if fraction else residual == 0
+                torch.div(residual, push_rate, out=total).masked_fill_(small, 0.0)
+                residual.masked_fill_(~small, 0.0)  # also NaN
 
 
 def pack(views: Sequence[Tensor]) -> tuple[list[int], Tensor] | None:

@@ -1,8 +1,9 @@
 """The strategy ``ParameterServer``: one clock from synchronous to asynchronous.
 
-Every worker hosts a parameter shard, which holds some rows of the weights and their optimizer. Workers push gradients
-to all shards and pull weights from them, so that a worker sends as many bytes as in a ring all-reduce (M. Li et al.,
-Scaling distributed machine learning with the parameter server, OSDI 2014). ``shard`` has the rules of the clocks.
+Every worker, or one worker of each host, hosts a parameter shard: some rows of the weights and their optimizer. Workers
+push gradients to all shards and pull weights from them, so that a worker sends as many bytes as in a ring all-reduce
+(M. Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014). ``shard`` has the rules of
+the clocks.
 
 With ``every=n``, worker ``i`` takes local steps ``w_i <- w_i - eta g_i`` with the rate of its optimizer. It pushes the
 sum of ``n`` gradients ``p_i g_i`` as one (Downpour SGD of J. Dean et al., 2012, with n_push = n_fetch = n).
@@ -14,7 +15,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import mul
 from typing import Annotated, Any
 
@@ -22,7 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparkdl.cluster.group.mesh import by_host
 from sparkdl.cluster.group.world import Group
 from sparkdl.data.batch import Batch
 from sparkdl.data.clock import Clock
@@ -31,7 +31,7 @@ from sparkdl.io.fields import CheckedFields, Count, Natural, Rule
 from sparkdl.io.weights import Slice
 from sparkdl.telemetry.emit import notify
 from sparkdl.training.cost.cost_model import Exchange
-from sparkdl.training.cost.traffic import Hosts, broadcast, parameter_server
+from sparkdl.training.cost.traffic import Hosts, parameter_server
 from sparkdl.training.layouts import Layout, Replica
 from sparkdl.training.layouts.table import tables_of
 from sparkdl.training.objective.objective import Objective
@@ -39,7 +39,7 @@ from sparkdl.training.objective.optimizers import check_elementwise, has_momentu
 from sparkdl.training.strategies import OPTIMIZER_OF, Strategy, Sync, exchange_phase
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.parameter_server.exchange import ShardExchange
-from sparkdl.training.strategies.parameter_server.host_tier import HostTier
+from sparkdl.training.strategies.parameter_server.host_tier import HostTier, exchanges_of_tiers
 from sparkdl.training.strategies.parameter_server.placement import no_rows
 from sparkdl.training.strategies.parameter_server.significance import Significance
 
@@ -138,15 +138,14 @@ class ParameterServer(CheckedFields, Strategy):
         return ParameterServerSync(self, replica, group)
 
     def exchanges(self, parameters: Sequence[nn.Parameter], hosts: Hosts) -> Sequence[Exchange]:
-        """A push to all shards and a pull from them, in every ``every``-th step; nothing overlaps."""
+        """A push to all shards and a pull from them, in every ``every``-th step; nothing of them overlaps.
+
+        With ``filter``, a push counts as one of all numbers.
+        """
         size = sum(parameter.nbytes for parameter in parameters)
         if self.inside is None:
             return [Exchange(parameter_server(size, hosts, None) * (1 / self.every))]
-        groups = by_host([*map(str, hosts)])
-        first, largest = [hosts[group[0]] for group in groups], [hosts[rank] for rank in max(groups, key=len)]
-        between = parameter_server(size, first, None)
-        between = replace(between, bytes=between.bytes * len(groups) / len(hosts)) + broadcast(size, largest)
-        return [*self.inside.exchanges(parameters, largest), Exchange(between * (1 / self.every))]
+        return exchanges_of_tiers(self.inside, parameters, hosts, self.every)
 
 
 class ParameterServerSync(Sync):
@@ -159,10 +158,10 @@ class ParameterServerSync(Sync):
         self._tier = None if strategy.inside is None else HostTier(strategy.inside, replica, group)
         self._leads = self._tier is None or self._tier.leads
         servers = group if self._tier is None else self._tier.leaders
-        if self._leads and strategy.backup >= servers.size:
+        if self._tier is not None and strategy.backup >= self._tier.hosts:
             raise InvalidInput(
-                f"ParameterServer.backup is {strategy.backup}, and there are {servers.size} hosts; expected a lower "
-                "number, or inside=None."
+                f"ParameterServer.backup is {strategy.backup}, and there are {self._tier.hosts} hosts; expected a "
+                "lower number, or inside=None."
             )
         self._servers = servers.size
         self._exchange = ShardExchange(
@@ -180,7 +179,9 @@ class ParameterServerSync(Sync):
         self.slices: dict[str | int, Slice] = {
             OPTIMIZER_OF + name: part for name, part in zip(self._names, self._exchange.portion.slices, strict=True)
         }
-        self._rates = [float(one["lr"]) for one in self._exchange.shard.optimizer.param_groups if "lr" in one]
+        groups = self._exchange.shard.optimizer.param_groups
+        names: tuple[str, ...] = ("lr", "weight_decay")  # what a worker may change in options of the shards' own
+        self._own = [{name: float(one[name]) for name in names if name in one} for one in groups]
         self._rate = self._leading_rate()  # before a scheduler changes it
         self._settled = self.settles  # whether no step has followed
         if group.rank == 0 and group.size > 1:
@@ -245,12 +246,13 @@ class ParameterServerSync(Sync):
         optimizer, parameters = self._exchange.shard.optimizer, self._exchange.shard.parameters
         named = zip(self._names, parameters, strict=True)
         state = {OPTIMIZER_OF + name: dict(optimizer.state.get(one, {})) for name, one in named}
-        shared = {"optimizer": state, "kind": type(optimizer).__qualname__}
+        shared, pushed = {"optimizer": state, "kind": type(optimizer).__qualname__}, [*self._exchange.pushed]
         if self._tier is None:
-            return {"shared": shared}
+            return {"shared": shared, "pushed": pushed}
         # A worker without a shard has what is no slice, as all workers have.
         common = self._tier.of_leader({name: self._common(name, one) for name, one in state.items()})
-        return {"shared": shared if self._leads else shared | {"optimizer": common}, "inside": self._tier.state_dict()}
+        shared = shared if self._leads else shared | {"optimizer": common}
+        return {"shared": shared, "pushed": pushed, "inside": self._tier.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state, for a replica that has its weights already."""
@@ -264,6 +266,8 @@ class ParameterServerSync(Sync):
         for name, parameter in zip(self._names, self._exchange.shard.parameters, strict=True):
             if self._leads:
                 optimizer.state[parameter] = saved["optimizer"].get(OPTIMIZER_OF + name, {})
+        size, pulls = state.get("pushed", (0, 0))
+        self._exchange.pushed = size, pulls
         if self._tier is not None and "inside" in state:
             self._tier.load_state_dict(state["inside"])
 
@@ -275,7 +279,8 @@ class ParameterServerSync(Sync):
         """Forget states of parameters on which some shard has not stepped: shards drop other pushes than each other."""
         states, parameters = self._exchange.shard.optimizer.state, self._exchange.shard.parameters
         stepped = {name for name, one in zip(self._names, parameters, strict=True) if states.get(one)}
-        common = set.intersection(*(set(names) for names in self.group.gather(sorted(stepped))))
+        gathered = self.group.gather(sorted(stepped) if self._leads else None)
+        common = set.intersection(*(set(names) for names in gathered if names is not None))
         for name, one in zip(self._names, parameters, strict=True):
             if name not in common:
                 states.pop(one, None)
@@ -306,7 +311,7 @@ class ParameterServerSync(Sync):
         """The options of each parameter group: those of the worker's optimizer, or the scheduled rates of its own."""
         if self._strategy.optimizer is not None:
             factor = self._leading_rate() / self._rate if self._rate else 1.0
-            return [{"lr": rate * factor} for rate in self._rates]
+            return [{name: one[name] * (factor if name == "lr" else 1.0) for name in one} for one in self._own]
         numbers, kinds = (torch.Tensor, np.generic), (int, float, tuple)
         return [
             {
