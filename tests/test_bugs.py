@@ -222,7 +222,7 @@ def test_cancellation_waited_for_the_job_within_its_lock() -> None:
 def test_job_that_outlives_its_cancellation_went_unmentioned(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     session = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobsWithTag=str))
     watch: Any = JobWatch(session, "run", 2, timeout=1.0, report=lambda *_: None)  # type: ignore[arg-type]
-    monkeypatch.setattr("sparkdl.spark.session.TaggedJobs.runs", lambda jobs: True)
+    monkeypatch.setattr("sparkdl.spark.session.classic.ClassicSession.runs", lambda session, tag: True)
     monkeypatch.setattr("sparkdl.spark.job_watch.END_SECONDS", 0.0)
     watch.end()
     assert "the job run still runs 0 s after sparkdl cancelled it" in caplog.text

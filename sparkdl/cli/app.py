@@ -17,7 +17,7 @@ from sparkdl.cli.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED,
 from sparkdl.cli.parser import Parser
 from sparkdl.cluster.shutdown import TERMINATED, stop_requested, stoppable
 from sparkdl.errors import InvalidInput, SparkdlError, Stopped
-from sparkdl.spark.jvm import SPARK_ERRORS, without_java_stack
+from sparkdl.spark.session.errors import SPARK_ERRORS, without_java_stack
 
 
 def main(

@@ -40,7 +40,7 @@ from sparkdl.rounds.algorithms.admm import ConsensusADMM
 from sparkdl.rounds.algorithms.fedavg import FederatedAveraging
 from sparkdl.rounds.algorithms.lbfgs import LBFGS
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
-from sparkdl.spark.jvm import forwarding_sigterm
+from sparkdl.spark.session import forwarding_sigterm
 from sparkdl.spark.warm_up import warm_up
 
 

@@ -34,7 +34,7 @@ from sparkdl.ensembles.target import Target, target_of
 from sparkdl.errors import InvalidInput
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.spark.columns import ROW_ID, col
-from sparkdl.spark.session import job_description
+from sparkdl.spark.session import session_of
 
 _PREDICTION = "sparkdl out-of-bag prediction"
 
@@ -69,7 +69,7 @@ def out_of_bag_score(
     base, rows = with_validation_column(base, rows)
     target, voters = target_of(base, rows), [member.draw.out_of_bag(col(ROW_ID)) for member in members]
     counted = rows.where(target.counts & (target.weights > 0) & _has_label(base, target))
-    with job_description(rows.sparkSession, "sparkdl: compute the out-of-bag score"):
+    with session_of(rows.sparkSession).described("sparkdl: compute the out-of-bag score"):
         mean = F.sum(target.weights * target.labels) / F.sum(target.weights)
         ((count, center),) = counted.agg(F.count("*"), mean).collect()
         predicted = counted.where(F.array_contains(F.array(*voters), True))

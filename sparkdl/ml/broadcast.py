@@ -25,7 +25,7 @@ from sparkdl.io.weights_file import WeightsFile, copy_to
 from sparkdl.serving.model_cache import MODEL_CACHE, CachedModel
 from sparkdl.serving.scorer import Scorer
 from sparkdl.spark.python_worker import freeze_imports, local_directory
-from sparkdl.spark.session import SharedBytes, application, is_classic, master, share, shared
+from sparkdl.spark.session import SharedBytes, is_classic, session_of, shared
 from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
 
 
@@ -108,7 +108,8 @@ class ModelBroadcast:
         without_model = replace(scorer, factory=nn.Module, weights=b"")
         with self._lock:
             if self._packed is None:
-                weights, seen = scorer.weights, not is_classic(session) or master(session).startswith("local")
+                weights = scorer.weights
+                seen = not is_classic(session) or session_of(session).master().startswith("local")
                 if isinstance(weights, WeightsFile) and local_path(weights.uri) is not None and not seen:
                     if weights.tables:
                         raise InvalidInput(
@@ -130,8 +131,9 @@ class ModelBroadcast:
                 stacklevel=2,
             )
             return packed
-        if self._broadcast is None or self._application != application(session):  # which ends its broadcasts
-            self._broadcast, self._application = share(session, packed), application(session)
+        application = session_of(session).application()
+        if self._broadcast is None or self._application != application:  # the end of one ends its broadcasts
+            self._broadcast, self._application = session_of(session).share(packed), application
         return self._broadcast
 
     def __reduce__(self) -> Any:

@@ -29,13 +29,12 @@ from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.job_watch import JobWatch
-from sparkdl.spark.jvm import JVM_ERRORS
 from sparkdl.spark.python_worker import PickledTask
 from sparkdl.spark.rendezvous import AddressBook
-from sparkdl.spark.session import application, job_description, setting
+from sparkdl.spark.session import session_of, setting
+from sparkdl.spark.session.errors import JVM_ERRORS
 from sparkdl.spark.slots.capacity import check, check_encryption, check_setting, check_slots, find_slots, wait_for_slots
 from sparkdl.spark.slots.task_resources import TaskResources
-from sparkdl.spark.tasks import SparkTaskRunner
 from sparkdl.spark.warm_up import await_warm_up, warm_up
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event, observed
@@ -95,7 +94,8 @@ class SparkCluster:
                 "spark.executor.memoryOverhead.",
                 stacklevel=3,
             )
-        self.size, self._spark, self._device, self._backend = checked(size, Count, "size"), spark, device, backend
+        self.size, self._device, self._backend = checked(size, Count, "size"), device, backend
+        self._spark, self._session = spark, session_of(spark)
         self._requests = TaskResources.of_training(spark, device, cpus=task_cpus, gpus=task_gpus)
         self._timeout = checked(timeout, Positive, "timeout")
         self._resource_timeout = checked(resource_timeout, NonNegative, "resource_timeout")
@@ -167,8 +167,8 @@ class SparkCluster:
         title = f"{self._title}, attempt {attempt}: {size} workers{_title_of(work)}"
         book = AddressBook(size)
         channel = self._channel(failures, book.answer)
-        with channel as endpoint, closing(book), job_description(self._spark, title):
-            if endpoint is not None and application(self._spark) in _reached:  # else it may be that no event arrives
+        with channel as endpoint, closing(book), self._session.described(title):
+            if endpoint is not None and self._session.application() in _reached:  # else it may be that no event arrives
                 watch.is_silent = lambda seconds: not failures.started and seconds > self._timeout
             worker = PickledTask(ship(BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))))
             rows = numbered(frame).mapInArrow(
@@ -187,12 +187,14 @@ class SparkCluster:
         listener: Listener | None = None,
     ) -> Iterator[TaskRunner]:
         """Map shards of a DataFrame in ordinary tasks, also under dynamic allocation, as ``Cluster.map_reduce``."""
+        from sparkdl.spark.classic_tasks import ClassicTaskRunner  # it needs RDDs, which not every session has
+
         check_encryption(self._spark, allow_unencrypted=self._allow_unencrypted)
         if not self._requests.is_default:
             check_slots(self._spark, 1, self._requests)  # else Spark would wait for ever
         self.warm_up()
         with observed(listener) as shown, nullcontext() if listener is None else self._channel(shown) as endpoint:
-            runner = SparkTaskRunner(
+            runner = ClassicTaskRunner(
                 self._spark,
                 data,
                 columns,
@@ -256,7 +258,7 @@ class SparkCluster:
         finally:
             failures.close()
             if failures.started:
-                _reached.add(application(self._spark))
+                _reached.add(self._session.application())
 
 
 def driver_channel(

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.io.threads import watching
-from sparkdl.spark.session import TaggedJobs
+from sparkdl.spark.session import Session, session_of
 
 Report = Callable[[str, float], None]
 """Called with the awaited resource and the seconds waited so far."""
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def tagged(jobs: TaggedJobs, watch: Callable[[threading.Event], None]) -> Iterator[None]:
+def tagged(session: Session, tag: str, watch: Callable[[threading.Event], None]) -> Iterator[None]:
     """Tag the jobs that this thread starts inside the block, while ``watch(ended)`` runs in another thread."""
-    with jobs.starting(), watching(watch, f"sparkdl-watch-{jobs.tag}"):
+    with session.tagged(tag), watching(watch, f"sparkdl-watch-{tag}"):
         yield
 
 
@@ -35,32 +35,32 @@ class JobWatch:
         self.gave_up: float | None = None  # after so many seconds
         self.is_silent: Callable[[float], bool] = lambda seconds: False  # whether to cancel tasks that ran for seconds
         self.cancelled = False  # whether sparkdl, and not the user, cancelled the job
-        self._jobs = TaggedJobs(spark, tag)
+        self._session, self._tag = session_of(spark), tag
         self._size, self._timeout, self._report = size, timeout, report
 
     def running(self) -> AbstractContextManager[None]:
         """A block whose jobs are watched."""
-        return tagged(self._jobs, self._watch)
+        return tagged(self._session, self._tag, self._watch)
 
     def cancel(self) -> None:
         """Cancel the job, without waiting for its end."""
         self.cancelled = True
-        self._jobs.cancel()
+        self._session.cancel(self._tag)
 
     def end(self) -> None:
         """Cancel the job if it still runs, and return once it has ended, or with a warning after a minute."""
-        self._jobs.cancel()
+        self._session.cancel(self._tag)
         end = time.monotonic() + END_SECONDS
-        while self._jobs.runs():
+        while self._session.runs(self._tag):
             if time.monotonic() > end:
-                logger.warning("the job %s still runs %g s after sparkdl cancelled it", self._jobs.tag, END_SECONDS)
+                logger.warning("the job %s still runs %g s after sparkdl cancelled it", self._tag, END_SECONDS)
                 return
             time.sleep(POLL)
 
     def _watch(self, ended: threading.Event) -> None:
         state, began = None, 0.0
         while not ended.wait(POLL):
-            before, state = state, self._jobs.state()
+            before, state = state, self._session.state(self._tag)
             began = began if state == before else time.monotonic()
             waited = time.monotonic() - began
             if state == "waiting" and waited > self._timeout:

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 
 from sparkdl.errors import ClusterUnavailable
-from sparkdl.spark.jvm import GONE
 from sparkdl.spark.python_daemon import load_pytorch
-from sparkdl.spark.session import application, executors, job_description, run_tasks, share_workers
+from sparkdl.spark.session import session_of
+from sparkdl.spark.session.errors import GONE
 from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 def warm_up(spark: SparkSession, size: int = 1, *, timeout: float = 120.0) -> None:
     """Warm up new executors in the background, as soon as they have ``size`` slots or after ``timeout`` seconds."""
-    share_workers(spark)
+    session_of(spark).share_workers()
     if _cold(spark):
         threading.Thread(target=_run, args=(spark, size, timeout), name=_NAME, daemon=True).start()
 
@@ -47,7 +47,8 @@ def await_warm_up(spark: SparkSession, size: int, *, limit: float = 10.0) -> Non
 
 
 def _cold(spark: SparkSession) -> set[tuple[str, str]]:
-    return {(application(spark), executor) for executor in executors(spark)} - _warm
+    session = session_of(spark)
+    return {(session.application(), executor) for executor in session.executors()} - _warm
 
 
 def _run(spark: SparkSession, size: int, timeout: float) -> None:
@@ -58,7 +59,8 @@ def _run(spark: SparkSession, size: int, timeout: float) -> None:
             cold = _cold(spark)
             _warm.update(cold)
         if cold:
-            with job_description(spark, "sparkdl: load PyTorch"):
-                run_tasks(spark, load_pytorch, [*range(find_slots(spark).now or size)])
+            session = session_of(spark)
+            with session.described("sparkdl: load PyTorch"):
+                session.run_tasks(load_pytorch, [*range(find_slots(spark).now or size)])
     except GONE:  # what is wrong fails the job that needs the workers, too
         logger.debug("no warm-up", exc_info=True)

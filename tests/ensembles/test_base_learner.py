@@ -15,8 +15,8 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.trials.single_worker import trains_in_task, with_one_worker
 from sparkdl.rounds.algorithms.parallel_sgd import ParallelSGD
+from sparkdl.spark.session.settings import EXECUTOR_GPUS
 from sparkdl.spark.slots import task_resources, worker_count
-from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS
 from tests.ml import nets
 from tests.sessions import frame
 

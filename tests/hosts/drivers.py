@@ -36,7 +36,7 @@ from sparkdl.ensembles.resampling.bootstrap import member_seed
 from sparkdl.errors import InvalidInput, Stopped, WorkerFailed
 from sparkdl.io.merged_weights import merge_weights
 from sparkdl.spark.cluster import SparkCluster
-from sparkdl.spark.jvm import JVM_ERRORS
+from sparkdl.spark.session.errors import JVM_ERRORS
 from tests.chaos import runs
 from tests.contracts import work
 from tests.faults import Fault, rounds

@@ -35,7 +35,7 @@ from sparkdl.training.strategies.allreduce import AllReduce
 OWN = """
     AllowedTypes AllRows Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer BroadcastScorer
     Bucket Bucketizer Capacity ChannelProbe Chart Checkpoint CheckpointName CheckResult ChunkHeader
-    ClassifierMetrics Clocks Column Combining Command Compatibility ConfiguredDirectory ConnectionReport
+    ClassicSession ClassifierMetrics Clocks Column Combining Command Compatibility ConfiguredDirectory ConnectionReport
     ConnectionTask Cost DataSummary DerivedColumns Describer DeviceCache DeviceChoice Digest Endpoint ErrorContext
     Event Exact Failure FeatureHasher FeaturePipeline FeatureStage Fingerprint FinishedReduce FitResult FitSpec
     FittedMembers Folder GangFits Gpus ImputerModel IndependentTask IndexToString InitialPrediction InitialWeights
@@ -50,9 +50,8 @@ OWN = """
     SavedFolder SavedInstance SavedStage SaveStatus Schedule Scorer SearchedEstimator SearchPoint SearchSpace
     ServedModel Shard ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel
     StartTrial StepChunk StoredTensor StringIndexerModel SuggestionRule Table TableCell TableFiles TableReader
-    TaggedJobs Target TaskFits
-    TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary Transforms
-    TrialCheckpoints TrialTable Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart
+    Target TaskFits TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary
+    Transforms TrialCheckpoints TrialTable Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart
     WeightsByClass WeightsFile WorkerAddress WorkerResult Workers WorkerTask
 """
 SAMPLES: dict[str, Any] = {"evaluator": Evaluator.__new__(RegressionEvaluator), "traffic": Traffic(), "data": Data("x")}

@@ -10,8 +10,7 @@ from pyspark.errors import PySparkAttributeError
 
 from sparkdl.cluster.shutdown import forget_stop, stop_requested
 from sparkdl.spark.error_messages import first_lines
-from sparkdl.spark.jvm import forwarding_sigterm
-from sparkdl.spark.session import qualify
+from sparkdl.spark.session import forwarding_sigterm, qualify
 
 PYTHON = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent \

@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from pyspark.sql import Row
 
 from sparkdl.errors import InvalidInput, WorkerFailed
-from sparkdl.spark import tasks
+from sparkdl.spark import classic_tasks as tasks
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.executor_tasks import store_of
 from tests.contracts.map_reduce_contract import (
@@ -123,7 +123,7 @@ class TestSpark(MapReduceContract, LossContract):
         # As if an executor is lost while the driver fetches the chunks, with the files of its shards.
         direct, _ = jobs.run(Sums(), STATE)
         tries: list[Any] = []
-        fetch = tasks.SparkTaskRunner._one_by_one
+        fetch = tasks.ClassicTaskRunner._one_by_one
 
         def of_fewer(row: Any) -> Row:
             return Row(**{**row.asDict(), "shard": row.shard - 1})
@@ -133,7 +133,7 @@ class TestSpark(MapReduceContract, LossContract):
             return fetch(self, rows.map(of_fewer) if len(tries) == 1 else rows, pieces)
 
         on_executors()
-        monkeypatch.setattr(tasks.SparkTaskRunner, "_one_by_one", fetched)
+        monkeypatch.setattr(tasks.ClassicTaskRunner, "_one_by_one", fetched)
         result, _ = jobs.run(Sums(), STATE)
         assert torch.equal(result["sum"], direct["sum"])
         assert len(tries) == 2
@@ -182,8 +182,8 @@ class TestSpark(MapReduceContract, LossContract):
     def test_bad_and_missing_rows_raise(self, cluster, monkeypatch):
         """No files stay."""
         stores: list[Path] = []
-        close = tasks.SparkTaskRunner.close
-        monkeypatch.setattr(tasks.SparkTaskRunner, "close", lambda jobs: (stores.extend(folders(jobs)), close(jobs)))
+        close = tasks.ClassicTaskRunner.close
+        monkeypatch.setattr(tasks.ClassicTaskRunner, "close", lambda jobs: (stores.extend(folders(jobs)), close(jobs)))
         super().test_bad_and_missing_rows_raise(cluster)
         assert stores
         assert not any(folder.exists() for folder in stores)

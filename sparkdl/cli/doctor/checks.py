@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from sparkdl.cli.doctor.check_result import CheckResult, check_result
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.net.protocol import Endpoint
-from sparkdl.spark.session import executors
+from sparkdl.spark.session import session_of
 from sparkdl.spark.slots.capacity import (
     check_encryption,
     check_setting,
@@ -191,4 +191,4 @@ def slots_check(spark: SparkSession, num_workers: int | None, timeout: float) ->
 
 def registered(spark: SparkSession) -> int:
     """The number of executors; in local mode the driver is the only one."""
-    return max(1, len(executors(spark)) - 1)
+    return max(1, len(session_of(spark).executors()) - 1)

@@ -50,7 +50,7 @@ from sparkdl.net.addresses import split_host
 from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.cluster import SparkCluster, driver_channel
 from sparkdl.spark.rendezvous import AddressBook
-from sparkdl.spark.session import executors, run_tasks, setting, share_workers
+from sparkdl.spark.session import session_of, setting
 from sparkdl.spark.slots.capacity import find_slots
 
 _OF_EXECUTORS = ("versions", "gloo", "disk", "driver")
@@ -133,12 +133,12 @@ class Diagnosis:
         calls: dict[str, object] = {"gloo": has_gloo, "disk": disks, "run directory": self.run_directory}
         calls["channel"] = None if endpoint is None else ChannelProbe(endpoint)
         probes = {name: ship(call) for name, call in calls.items() if call is not None}
-        share_workers(self.spark)
+        session_of(self.spark).share_workers()
         tasks = max(self._now, 1)
         task = partial(examination.examine, probes, _HOLD + _START * tasks)
         cloudpickle.register_pickle_by_value(examination)  # type: ignore[no-untyped-call]
         try:
-            jobs = [partial(run_tasks, self.spark, task, [index]) for index in range(tasks)]
+            jobs = [partial(session_of(self.spark).run_tasks, task, [index]) for index in range(tasks)]
             return collect_each(self.spark, jobs, self.resource_timeout, "the examination of an executor")
         finally:
             cloudpickle.unregister_pickle_by_value(examination)  # type: ignore[no-untyped-call]
@@ -164,11 +164,11 @@ class Diagnosis:
 
     def _connected(self, size: int, book: AddressBook) -> tuple[list[tuple[int, ConnectionReport]], Sequence[str]]:
         network = setting(self.spark, "spark.sparkdl.network") or None
-        peers = tuple(map(split_host, executors(self.spark)))
+        peers = tuple(map(split_host, session_of(self.spark).executors()))
         with ExitStack() as stack:
             begin, end = (self._endpoint(one, stack) for one in (book, AddressBook(size, self.timeout)))
             tasks = [ConnectionTask(rank, size, peers, network, begin, end, self.timeout) for rank in range(size)]
-            jobs = [partial(run_tasks, self.spark, task.run, [task.rank], barrier=True) for task in tasks]
+            jobs = [partial(session_of(self.spark).run_tasks, task.run, [task.rank], barrier=True) for task in tasks]
             return collect_each(self.spark, jobs, self.timeout, "the rendezvous of the workers")
 
     def _endpoint(self, book: AddressBook, stack: ExitStack) -> Endpoint:

@@ -17,8 +17,8 @@ from sparkdl.errors import ClusterUnavailable
 from sparkdl.spark.cluster import missing_sparkdl
 from sparkdl.spark.error_messages import first_lines
 from sparkdl.spark.job_watch import tagged
-from sparkdl.spark.jvm import JVM_ERRORS
-from sparkdl.spark.session import TaggedJobs, job_description, setting
+from sparkdl.spark.session import session_of, setting
+from sparkdl.spark.session.errors import JVM_ERRORS
 
 _PLACE = re.compile(r"\(TID \d+\) \((\S+) executor \S+\): (?:[a-z]\w*\.)*(.*)")  # host, and the error without package
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")  # the line after the frames
@@ -32,18 +32,18 @@ def deadline(spark: SparkSession, seconds: float, what: str) -> Iterator[None]:
     Raises:
         ClusterUnavailable: the jobs were cancelled, or Spark failed them; the message names the cause.
     """
-    jobs, expired = TaggedJobs(spark, f"sparkdl-{uuid.uuid4().hex}"), threading.Event()
+    session, tag, expired = session_of(spark), f"sparkdl-{uuid.uuid4().hex}", threading.Event()
 
     def watch(ended: threading.Event) -> None:
         if ended.wait(seconds):
             return
         expired.set()
         while not ended.is_set():  # a job may begin after a cancellation
-            jobs.cancel()
+            session.cancel(tag)
             ended.wait(POLL)
 
     try:
-        with tagged(jobs, watch), job_description(spark, f"sparkdl doctor: {what}"):
+        with tagged(session, tag, watch), session.described(f"sparkdl doctor: {what}"):
             yield
     except Exception as error:
         if expired.is_set():

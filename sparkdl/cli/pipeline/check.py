@@ -27,7 +27,7 @@ from sparkdl.ml.tracking.registration import Registration
 from sparkdl.ml.tuning.params import TunerParams
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.columns import select_columns
-from sparkdl.spark.jvm import transformed_schema
+from sparkdl.spark.session import session_of
 from sparkdl.spark.slots.capacity import check
 
 
@@ -81,7 +81,7 @@ def _output(stage: Params, rows: DataFrame) -> DataFrame | None:
     if isinstance(stage, Pipeline):
         return _outputs(stage.getStages(), rows)
     if isinstance(stage, JavaParams):
-        return rows.sparkSession.createDataFrame([], transformed_schema(stage, rows))
+        return rows.sparkSession.createDataFrame([], session_of(rows.sparkSession).transformed_schema(stage, rows))
     if isinstance(stage, TunerParams):
         return _output(stage.getEstimator(), rows)
     if isinstance(stage, EnsembleParams):

@@ -52,8 +52,7 @@ from sparkdl.ml.persistence.reader_writer import modules_of, session_trust
 from sparkdl.ml.persistence.registry import Versions
 from sparkdl.ml.tracking.registration import Registration
 from sparkdl.serving.format.factory import MODULES
-from sparkdl.spark.jvm import forwarding_sigterm
-from sparkdl.spark.session import qualify
+from sparkdl.spark.session import forwarding_sigterm, qualify
 from sparkdl.spark.warm_up import warm_up
 
 # Settings that may differ when a run resumes: they do not affect the result.

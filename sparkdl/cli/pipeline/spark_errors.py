@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pyspark.errors import IllegalArgumentException
 
 from sparkdl.cli.exit_codes import BadInput
-from sparkdl.spark.jvm import SPARK_ERRORS, causes
+from sparkdl.spark.session.errors import SPARK_ERRORS, causes
 
 # Classes of SQLSTATE: 22 a value cannot be cast, 39 a stage's function rejects a value (38 is an error of a Python
 # function), 42 a column or file is missing, KD a file does not have its format.

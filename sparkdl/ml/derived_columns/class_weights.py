@@ -29,7 +29,7 @@ from sparkdl.errors import InvalidInput
 from sparkdl.ml.params import TrainingParams
 from sparkdl.spark.columns import col
 from sparkdl.spark.exact_sums import sums_by
-from sparkdl.spark.session import job_description
+from sparkdl.spark.session import session_of
 from sparkdl.training.objective.labels import Classes
 from sparkdl.training.objective.loss import as_module
 
@@ -118,7 +118,7 @@ class WeightsByClass:
             held = F.coalesce(col(columns.validation.name).cast("boolean"), held)
         # Labels that are no classes may be many. Among so many, one is no class.
         most = 2 * (self._count or _MOST_CLASSES) + 3
-        with job_description(frame.sparkSession, "sparkdl: count the classes"):
+        with session_of(frame.sparkSession).described("sparkdl: count the classes"):
             sums = sums_by(frame, F.when(row_weight >= 0, row_weight).otherwise(math.nan), most, label=label, held=held)
         if (count := sum(wrong for _, wrong in sums.values())) and columns.weight is not None:
             raise InvalidInput(

@@ -44,7 +44,7 @@ from sparkdl.ml.tuning.trial import Trial, best_trial
 from sparkdl.ml.tuning.trial_fits import GangFits, SearchedEstimator, TaskFits, TrialFits
 from sparkdl.ml.tuning.trial_table import TrialTable
 from sparkdl.spark.fingerprint import fingerprint
-from sparkdl.spark.session import executors, persisted
+from sparkdl.spark.session import persisted, session_of
 from sparkdl.spark.slots.capacity import find_slots
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import await_slots, gpus_of_tasks
@@ -88,7 +88,7 @@ class TorchTuner(TunerParams, CompositeEstimator, Estimator[TorchTunerModel]):
                     failures=max(3, parallelism),
                     deadline=math.inf if seconds is None else start + seconds,
                     notify=partial(_notify, watch, rule.space),
-                    call_spark=partial(executors, dataset.sparkSession),
+                    call_spark=session_of(dataset.sparkSession).executors,
                     trials=earlier,
                 )
                 try:

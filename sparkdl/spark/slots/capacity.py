@@ -5,7 +5,6 @@ Spark fails an impossible barrier job only after ten silent minutes, so a gang c
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 
@@ -15,8 +14,9 @@ from sparkdl.cluster.protocol import Capacity
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.spark.job_watch import Report
-from sparkdl.spark.session import concurrent_tasks, master, setting
-from sparkdl.spark.slots.task_resources import EXECUTOR_GPUS, TASK_GPUS, TaskResources
+from sparkdl.spark.session import session_of, setting
+from sparkdl.spark.session.settings import EXECUTOR_GPUS, TASK_GPUS
+from sparkdl.spark.slots.task_resources import TaskResources
 
 _ENCRYPTION = (
     "spark.network.crypto.enabled",
@@ -77,32 +77,7 @@ def find_slots(spark: SparkSession, requests: TaskResources = _SETTINGS) -> Capa
 
     It counts the registered executors, and all that are configured.
     """
-    now = concurrent_tasks(spark, requests.profile(spark))
-    return Capacity(now, _most(spark, now, requests))
-
-
-def _most(spark: SparkSession, now: int, requests: TaskResources) -> int | None:
-    def number(name: str) -> int:
-        return int(setting(spark, name) or 0)
-
-    cpus, url = requests.cpus or number("spark.task.cpus") or 1, master(spark)
-    taken = float(setting(spark, TASK_GPUS) or 0) if requests.gpus is None else requests.gpus
-
-    def slots(cores: int) -> int:
-        offered = float(setting(spark, EXECUTOR_GPUS) or 0)
-        return min(cores // cpus, int(offered / taken)) if taken and offered else cores // cpus
-
-    simulated = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", url)
-    if simulated:
-        return int(simulated[1]) * slots(int(simulated[2]))
-    if url.startswith("local"):
-        return now  # local mode has all slots from the start
-    if cores := number("spark.cores.max"):
-        cores_each = number("spark.executor.cores")  # by default an executor has all cores of its host
-        return cores // cores_each * slots(cores_each) if cores_each else cores // cpus
-    if not (setting(spark, "spark.executor.instances") and setting(spark, "spark.executor.cores")):
-        return None
-    return number("spark.executor.instances") * slots(number("spark.executor.cores"))
+    return Capacity(*session_of(spark).slots(requests.cpus, requests.gpus))
 
 
 def _why(spark: SparkSession, requests: TaskResources) -> str:
@@ -111,7 +86,7 @@ def _why(spark: SparkSession, requests: TaskResources) -> str:
     known = [f"{name} = {setting(spark, name)}" for name in (*names, *of_gpus) if setting(spark, name)]
     settings = {"taskCpus": requests.cpus, "taskGpus": requests.gpus}
     known += [f"{name} = {value:g}" for name, value in settings.items() if value is not None]
-    return ", ".join([f"master = {master(spark)}", *known])
+    return ", ".join([f"master = {session_of(spark).master()}", *known])
 
 
 def wait_for_slots(

@@ -10,17 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyspark import TaskContext
-from pyspark.resource import ResourceProfile, TaskResourceRequests
+from pyspark.resource import ResourceProfile
 from pyspark.sql import SparkSession
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import CheckedFields, Count, Positive
-from sparkdl.spark import session
-from sparkdl.spark.session import setting
-
-GPU = "gpu"
-TASK_GPUS = "spark.task.resource.gpu.amount"
-EXECUTOR_GPUS = "spark.executor.resource.gpu.amount"
+from sparkdl.spark.session import session_of, setting
+from sparkdl.spark.session.settings import EXECUTOR_GPUS, GPU, TASK_GPUS
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ class TaskResources(CheckedFields):
                 f"taskGpus is {gpus:g}, and {EXECUTOR_GPUS} is {offered:g}; expected at least as many GPUs in each "
                 "executor. conf/spark/gpu-standalone.conf has the settings of a cluster with GPUs."
             )
-        master = session.master(spark)
+        master = session_of(spark).master()
         profiles = _has_profiles(master)
         if device == "cuda" and gpus is None and offered and profiles and float(setting(spark, TASK_GPUS) or 0) != 1:
             requested = cls(cpus, 1.0)
@@ -70,7 +66,7 @@ class TaskResources(CheckedFields):
     def of_scoring(cls, spark: SparkSession, device: str) -> TaskResources:
         """The requests of tasks that score: on GPUs one each, if executors have some that no task requests."""
         offered, requested = (float(setting(spark, name) or 0) for name in (EXECUTOR_GPUS, TASK_GPUS))
-        free = device == "cuda" and offered and not requested and _has_profiles(session.master(spark))
+        free = device == "cuda" and offered and not requested and _has_profiles(session_of(spark).master())
         return cls(gpus=1.0) if free else cls()
 
     @property
@@ -80,13 +76,7 @@ class TaskResources(CheckedFields):
 
     def profile(self, spark: SparkSession) -> ResourceProfile | None:
         """The resource profile of the stage, registered with Spark; None for the application's own."""
-        if self.is_default:
-            return None
-        requests = TaskResourceRequests().cpus(self.cpus or int(setting(spark, "spark.task.cpus") or 1))
-        gpus = self.gpus if self.gpus is not None else float(setting(spark, TASK_GPUS) or 0)
-        if gpus:
-            requests.resource(GPU, gpus)
-        return session.profile(spark, requests)
+        return session_of(spark).profile(self.cpus, self.gpus)
 
 
 def _has_profiles(master: str) -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.errors import ClusterUnavailable
-from sparkdl.spark.session import count_rows, parallelism, registration_wait, setting
+from sparkdl.spark.session import session_of, setting
+from sparkdl.spark.session.settings import TASK_GPUS
 from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
-from sparkdl.spark.slots.task_resources import TASK_GPUS, TaskResources
+from sparkdl.spark.slots.task_resources import TaskResources
 
 _MOST = 1 << 20  # rows that are counted; the driver's JVM gets an object for each
 
@@ -62,7 +63,7 @@ def choose_workers(
     if slots <= 1:
         return least or 1
     limit = min(slots * batch_size, _MOST)
-    counted = count_rows(rows, limit)
+    counted = session_of(spark).count_rows(rows, limit)
     return max(least or 1, slots if counted == limit else counted // batch_size)
 
 
@@ -80,7 +81,7 @@ def choose_shards(spark: SparkSession, requests: TaskResources, *, device: str) 
         )
         return 1
     await_slots(spark, requests)  # Spark's default follows the registered cores
-    partitions = parallelism(spark)
+    partitions = session_of(spark).parallelism()
     if device == "cpu" and requests.is_default:
         return partitions
     return find_slots(spark, requests).now or partitions
@@ -95,7 +96,7 @@ def await_slots(spark: SparkSession, requests: TaskResources) -> None:
     """Wait for the configured slots of an application that has just begun, as long as Spark does."""
     configured = find_slots(spark, requests).ever
     if configured is not None:
-        limit = registration_wait(spark)
+        limit = session_of(spark).registration_wait()
         with suppress(ClusterUnavailable):
             wait_for_slots(spark, configured, requests, timeout=limit, report=lambda what, seconds: None)
 

@@ -14,7 +14,7 @@ from sparkdl.cli.doctor.job import cause, collect_each
 from sparkdl.cli.doctor.probes import ChannelProbe, disks
 from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
-from sparkdl.spark.session import run_tasks
+from sparkdl.spark.session import session_of
 from sparkdl.telemetry.channel import Channel
 from tests.cli.doctor.test_connections import says
 
@@ -170,7 +170,8 @@ def test_job_that_hangs_is_cancelled(spark):
         time.sleep(1000)
         return rows
 
-    nap, quick = partial(run_tasks, spark, hang, [1]), partial(run_tasks, spark, iter, [1])
+    run_tasks = session_of(spark).run_tasks
+    nap, quick = partial(run_tasks, hang, [1]), partial(run_tasks, iter, [1])
     for limit in (0.5, 0.0):  # a limit of 0 s expires before the job begins
         assert collect_each(spark, [nap] * 2, limit, "a nap") == ([], [f"a nap did not end within {limit:g} s"] * 2)
     assert collect_each(spark, [quick, quick], 60, "a job") == ([1, 1], [])

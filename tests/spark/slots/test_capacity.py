@@ -20,6 +20,7 @@ from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
 from sparkdl.net.addresses import list_interfaces
 from sparkdl.spark import cluster as spark_cluster
 from sparkdl.spark.cluster import SparkCluster
+from sparkdl.spark.session import classic_slots
 from sparkdl.spark.slots import capacity as resources
 from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
 from sparkdl.spark.slots.task_resources import TaskResources
@@ -39,7 +40,7 @@ def configured(monkeypatch):
     def configure(**settings: str) -> None:
         changes = {f"spark.{name.replace('__', '.')}": value for name, value in settings.items()}
         original = resources.setting
-        for module in (resources, spark_cluster):
+        for module in (resources, spark_cluster, classic_slots):
             monkeypatch.setattr(
                 module, "setting", lambda spark, name: changes[name] if name in changes else original(spark, name)
             )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparkdl.cluster.protocol import Capacity
+from sparkdl.spark.session.classic import ClassicSession
 from sparkdl.spark.slots import worker_count
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import choose_workers, concurrent_fits
@@ -55,7 +56,7 @@ def test_configured_slots_are_awaited_while_the_application_begins(spark: Any, m
     """Two executors of eight have registered; a gang that may grow counts all."""
     awaited: list[tuple[int, float]] = []
     monkeypatch.setattr(worker_count, "find_slots", lambda _, __: Capacity(2, 8))
-    monkeypatch.setattr(worker_count, "registration_wait", lambda _: 7.0)
+    monkeypatch.setattr(ClassicSession, "registration_wait", lambda _: 7.0)
     monkeypatch.setattr(
         worker_count, "wait_for_slots", lambda _, size, requests, timeout, report: awaited.append((size, timeout))
     )

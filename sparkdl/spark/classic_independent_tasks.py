@@ -31,9 +31,9 @@ from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
 from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.executor_tasks import CHANGED, PackedData, drain, expect_rows, map_shard, store_of
 from sparkdl.spark.job_watch import tagged
-from sparkdl.spark.jvm import GONE, JVM_ERRORS
 from sparkdl.spark.python_worker import freeze_imports, local_directory
-from sparkdl.spark.session import SharedBytes, TaggedJobs
+from sparkdl.spark.session import Session, SharedBytes, session_of
+from sparkdl.spark.session.errors import GONE, JVM_ERRORS
 from sparkdl.telemetry.task_recorder import Reporting
 
 EachRow = tuple[int, bytes]
@@ -156,9 +156,9 @@ def run_each(
 
 def _results(spark: SparkSession, rows: RDD[Any], task: IndependentTask, *, stored: bool = False) -> Iterator[EachRow]:
     rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
-    jobs = TaggedJobs(spark, uuid.uuid4().hex)
+    session, tag = session_of(spark), uuid.uuid4().hex
     try:
-        with tagged(jobs, partial(_cancel_on_stop, jobs)):
+        with tagged(session, tag, partial(_cancel_on_stop, session, tag)):
             results = {index: (where, row) for where, index, row in rows.mapPartitionsWithIndex(_small_rows).collect()}
         for index in task.indices if results or not stored else ():
             where, row = results[index]
@@ -172,11 +172,11 @@ def _small_rows(partition: int, rows: Iterable[EachRow]) -> Iterator[tuple[int, 
     return ((partition, row[0], row if len(row[1]) <= _SMALL else None) for row in rows)
 
 
-def _cancel_on_stop(jobs: TaggedJobs, ended: threading.Event) -> None:
+def _cancel_on_stop(session: Session, tag: str, ended: threading.Event) -> None:
     while not ended.wait(POLL):  # repeat, for a job that had not started
         if stop_requested() is not None:
             with suppress(*JVM_ERRORS):
-                jobs.cancel()
+                session.cancel(tag)
 
 
 def with_profile(rows: RDD[Any], profile: ResourceProfile | None) -> RDD[Any]:

@@ -29,13 +29,13 @@ from sparkdl.data.columns import Columns
 from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
+from sparkdl.spark.classic_independent_tasks import IndependentTask, run_each, with_profile
 from sparkdl.spark.columns import col, numbered, select_columns
 from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
 from sparkdl.spark.executor_tasks import PACKED, MapTask, PackedData, PackTask, ReduceTask, delete_files, first_rows
-from sparkdl.spark.independent_tasks import IndependentTask, run_each, with_profile
-from sparkdl.spark.jvm import GONE, JVM_ERRORS
-from sparkdl.spark.session import job_description, share, task_attempts
-from sparkdl.spark.slots.capacity import find_slots
+from sparkdl.spark.session import session_of
+from sparkdl.spark.session.classic_slots import task_attempts
+from sparkdl.spark.session.errors import GONE, JVM_ERRORS
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.tensor_chunks import PIECES, RoundResults, assembled, is_piece, is_result
 from sparkdl.telemetry.event import Event
@@ -56,8 +56,8 @@ class _Lost(Exception):
     """Results were lost between two jobs of a round."""
 
 
-class SparkTaskRunner:
-    """``TaskRunner`` on Spark; ``pack`` the data before the first round, and ``close`` the runner after the last."""
+class ClassicTaskRunner:
+    """``TaskRunner`` of a classic session; ``pack`` the data before the first round, ``close`` it after the last."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class SparkTaskRunner:
         # reruns the whole stage, which may take long.
         self._level = StorageLevel.DISK_ONLY_2 if num_shards is None else StorageLevel.DISK_ONLY
         self._spark, self._size, self._reporting, self._title, self._listener = spark, size, reporting, title, listener
-        self._requests, self._device = requests, device
+        self._session, self._requests, self._device = session_of(spark), requests, device
         self._key = uuid.uuid4().hex
         self._works: dict[type, tuple[bytes, Any]] = {}  # digest and broadcast of the last large work of a class
         self._large: dict[type, bool] = {}  # whether results of a class of work must be split, as known so far
@@ -102,7 +102,7 @@ class SparkTaskRunner:
         self._packed = self._blocks.rdd.persist(self._level)
         self._triggers = self._packed.mapPartitions(first_rows).persist(StorageLevel.MEMORY_AND_DISK)
         self._cached = [self._packed, self._triggers]
-        with job_description(self._spark, f"{self._title}: pack the rows"):
+        with self._session.described(f"{self._title}: pack the rows"):
             try:
                 triggers = sorted(self._triggers.collect())
             except JVM_ERRORS as error:
@@ -132,7 +132,7 @@ class SparkTaskRunner:
                     reporting = replace(self._reporting, number=number)
                     task = MapTask(shipped, sent, self._data, _DIRECT, large, reporting=reporting, device=self._device)
                     reduced = self._reduce_on_executors if large else self._reduce_on_driver
-                    with job_description(self._spark, f"{self._title}: round {number}, {type(work).__name__}"):
+                    with self._session.described(f"{self._title}: round {number}, {type(work).__name__}"):
                         if result := reduced(work, task, number):
                             return result
                     large = self._large[type(work)]
@@ -153,7 +153,7 @@ class SparkTaskRunner:
                 device=self._device,
             )
             profile = self._requests.profile(self._spark)
-            with job_description(self._spark, f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
+            with self._session.described(f"{self._title}: {len(indices)} tasks, {type(work).__name__}"):
                 for _, packed in run_each(self._spark, self._packed, task, all_rows=all_rows, profile=profile):
                     result = TaskResult.unpacked(packed)
                     emit([result], self._listener)
@@ -161,7 +161,7 @@ class SparkTaskRunner:
 
     @contextmanager
     def _sent(self, packed: bytes) -> Iterator[Any]:
-        broadcast = share(self._spark, packed) if len(packed) > _INLINE else None
+        broadcast = self._session.share(packed) if len(packed) > _INLINE else None
         sent: Any = packed if broadcast is None else broadcast
         del packed
         try:
@@ -179,7 +179,7 @@ class SparkTaskRunner:
         if known != digest:
             if broadcast is not None:
                 broadcast.destroy()
-            self._works[type(work)] = digest, share(self._spark, shipped)
+            self._works[type(work)] = digest, self._session.share(shipped)
         return self._works[type(work)][1]
 
     def _reduce_on_driver(self, work: MapReduce, task: MapTask, number: int) -> tuple[Tensors, list[Any]] | None:
@@ -253,7 +253,7 @@ class SparkTaskRunner:
         """
         context = self._spark.sparkContext
         with suppress(*GONE):
-            slots = max(2, find_slots(self._spark).now or 0)
+            slots = max(2, self._session.slots(None, None)[0] or 0)
             context.parallelize(range(slots), slots).foreachPartition(partial(delete_files, self._key))
         with suppress(*GONE):
             for rdd in self._cached:
