@@ -1,7 +1,7 @@
 """What tests on Spark share. A process has at most one SparkContext, so a test may drive another process.
 
 Tests share one session per kind of master: those in tests/spark have executors (tests/spark/conftest.py) and run last,
-all others run tasks in the driver's JVM.
+all others run tasks in the driver's JVM. Those in tests/connect are clients of a server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-ON_EXECUTORS = Path(__file__).with_name("spark")
+ON_EXECUTORS, CONNECT = Path(__file__).with_name("spark"), Path(__file__).with_name("connect")
 
 
 def pytest_configure() -> None:
@@ -47,13 +47,13 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with Spark; tests of the session with executors come last."""
+    """Mark each test with Spark; tests of the session with executors come last, and then those of Spark Connect."""
     for item in items:
         if {"spark", "driver"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(600))
-    items.sort(key=lambda item: ON_EXECUTORS in item.path.parents)
+    items.sort(key=lambda item: (CONNECT in item.path.parents, ON_EXECUTORS in item.path.parents))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -56,7 +56,7 @@ class Lot:
 
 def files(folder: Path = Path("tests")) -> Iterator[tuple[str, ...]]:
     """The groups of places below ``tests`` that one process runs: files, and folders whose tests share a cluster."""
-    shared = [(folder / "spark",), (folder / "hosts", folder / "chaos")]
+    shared = [(folder / "spark",), (folder / "connect",), (folder / "hosts", folder / "chaos")]
     for group in shared:
         yield tuple(str(place) for place in group if place.exists())
     apart = {place for group in shared for place in group} | {folder / "gpu", folder / "style", folder / "references"}

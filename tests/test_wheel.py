@@ -70,7 +70,7 @@ def wheel(tmp_path_factory):
     return built
 
 
-def test_wheel_has_every_file_and_pyspark_as_an_extra_alone(wheel):
+def test_wheel_has_every_file_and_pyspark_in_extras_alone(wheel):
     sources = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "sparkdl").rglob("*")
@@ -83,8 +83,8 @@ def test_wheel_has_every_file_and_pyspark_as_an_extra_alone(wheel):
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == sources
     assert {Path(name).suffix for name in packed} == {".py", ".pyi", ".html", ".typed"}
-    (spark,) = [line for line in lines if line.startswith("Requires-Dist: pyspark")]
-    assert spark.endswith('extra == "spark"')
+    extras = {line.rpartition("extra == ")[2] for line in lines if line.startswith("Requires-Dist: pyspark")}
+    assert extras == {'"spark"', '"connect"'}
     assert "License: Apache-2.0" in lines
 
 

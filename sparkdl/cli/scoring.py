@@ -67,7 +67,7 @@ def predict(
             evaluation.check_label(rows, label)
         predictions = trained.transform(rows)
         if output is not None:
-            predictions.write.mode("overwrite" if overwrite else "errorifexists").parquet(output)
+            predictions.write.mode("overwrite" if overwrite else "error").parquet(output)
             print(f"wrote {output}")
             predictions = spark.read.parquet(output)  # so that predictions are not computed again
         if label is not None:

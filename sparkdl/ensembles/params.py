@@ -29,6 +29,7 @@ from sparkdl.ml.persistence.nested_params import Ensemble, aliases, params_in, w
 from sparkdl.ml.persistence.reader_writer import SavedInstance
 from sparkdl.ml.run import Run
 from sparkdl.ml.trials.composite import CompositeEstimator
+from sparkdl.ml.trials.single_worker import trains_in_task
 from sparkdl.spark.columns import ROW_ID, col
 from sparkdl.spark.fingerprint import fingerprint
 from sparkdl.spark.session import persisted
@@ -60,8 +61,7 @@ class EnsembleParams(MembersParams, CompositeEstimator):
         With a ``runDir``, Spark computes the rows once more for their fingerprint; to verify numbers, twice more.
 
         Raises:
-            InvalidInput: the id column is missing or holds no integers, or the ``runDir`` holds members of another
-                ensemble or of other rows.
+            InvalidInput: the id column is missing or has no integers, or ``runDir`` has other members or rows.
             SparkdlError: the numbers of rows without ids changed during the block.
         """
         if isinstance(self, FoldCountParams) and self.getDisagreementCol():
@@ -70,8 +70,9 @@ class EnsembleParams(MembersParams, CompositeEstimator):
                 "not vote.",
                 stacklevel=5,
             )
-        id_columns = [column(base, "idCol") for base in self.base_estimators()]
-        name = self.getIdCol() or next(filter(None, id_columns), None)
+        bases = self.base_estimators()
+        any(trains_in_task(base, dataset.sparkSession) for base in bases)  # raises if the session has no such tasks
+        name = self.getIdCol() or next(filter(None, (column(base, "idCol") for base in bases)), None)
         rows = dataset.withColumn(ROW_ID, F.monotonically_increasing_id() if name is None else _row_id(dataset, name))
         directory, store = self.getRunDir(), None
         verified = name is None and (self._judged_by_rows or directory is not None)
@@ -82,7 +83,6 @@ class EnsembleParams(MembersParams, CompositeEstimator):
             if directory is not None:
                 directory = str(self.run_directory(mark))
                 store = MemberStore(directory)
-                bases = self.base_estimators()
                 store.begin(configuration(self, bases, mark), partial(described_splits, bases, rows))
                 stack.callback(store.withdraw)
             with self._watch(directory) as watch:

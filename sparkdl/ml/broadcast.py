@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +24,7 @@ from sparkdl.io.weights_file import WeightsFile, copy_to
 from sparkdl.serving.model_cache import MODEL_CACHE, CachedModel
 from sparkdl.serving.scorer import Scorer
 from sparkdl.spark.python_worker import freeze_imports, local_directory
-from sparkdl.spark.session import SharedBytes, is_classic, session_of, shared
+from sparkdl.spark.session import SharedBytes, session_of, shared
 from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
 
 
@@ -101,15 +100,12 @@ class ModelBroadcast:
             return self._local
 
     def ship(self, scorer: Scorer, session: SparkSession) -> BroadcastScorer:
-        """Prepare a scorer for a query; every call must have the same factory and weights.
-
-        Spark Connect has no broadcasts: then the query carries the model, and a warning says so.
-        """
+        """Prepare a scorer for a query; every call must have the same factory and weights."""
         without_model = replace(scorer, factory=nn.Module, weights=b"")
         with self._lock:
             if self._packed is None:
                 weights = scorer.weights
-                seen = not is_classic(session) or session_of(session).master().startswith("local")
+                seen = session_of(session).master().startswith("local")
                 if isinstance(weights, WeightsFile) and local_path(weights.uri) is not None and not seen:
                     if weights.tables:
                         raise InvalidInput(
@@ -125,12 +121,6 @@ class ModelBroadcast:
             return BroadcastScorer(without_model, self._digest, size, packed)
 
     def _broadcast_or_bytes(self, packed: bytes, session: SparkSession) -> SharedBytes:
-        if not is_classic(session):
-            warnings.warn(
-                f"the Spark session has no SparkContext: every task receives the model of {len(packed)} bytes.",
-                stacklevel=2,
-            )
-            return packed
         application = session_of(session).application()
         if self._broadcast is None or self._application != application:  # the end of one ends its broadcasts
             self._broadcast, self._application = session_of(session).share(packed), application

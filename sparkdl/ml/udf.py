@@ -23,7 +23,6 @@ from sparkdl.ml.broadcast import BroadcastScorer, ModelBroadcast
 from sparkdl.serving.features.conversion import read_array
 from sparkdl.serving.scorer import Scorer
 from sparkdl.spark.columns import col, transport_cast
-from sparkdl.spark.session import is_classic
 from sparkdl.spark.slots.task_resources import TaskResources
 
 _SCORED = "sparkdl outputs"
@@ -63,9 +62,7 @@ def with_outputs(
 
 
 def gpu_profile(spark: SparkSession, device: str) -> ResourceProfile | None:
-    """The profile of one GPU a task, if executors have GPUs that tasks do not request; else, and over Connect, None."""
-    if not is_classic(spark):
-        return None
+    """The profile of one GPU a task, if executors have GPUs that tasks do not request; else None."""
     return TaskResources.of_scoring(spark, device).profile(spark)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.cluster.cancellation import CancellationToken
-from sparkdl.cluster.failure import Failure, first_cause, raise_first_cause
+from sparkdl.cluster.failure import Failure, WorkerResult, first_cause, raise_first_cause
 from sparkdl.cluster.protocol import Capacity, Listener, gang_size
 from sparkdl.cluster.tasks import TaskRunner
 from sparkdl.cluster.worker import Work, WorkerTask
@@ -168,6 +168,7 @@ class SparkCluster:
         book = AddressBook(size)
         channel = self._channel(failures, book.answer)
         with channel as endpoint, closing(book), self._session.described(title):
+            failures.has_channel = endpoint is not None
             if endpoint is not None and self._session.application() in _reached:  # else it may be that no event arrives
                 watch.is_silent = lambda seconds: not failures.started and seconds > self._timeout
             worker = PickledTask(ship(BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))))
@@ -187,6 +188,7 @@ class SparkCluster:
         listener: Listener | None = None,
     ) -> Iterator[TaskRunner]:
         """Map shards of a DataFrame in ordinary tasks, also under dynamic allocation, as ``Cluster.map_reduce``."""
+        self._session.check_tasks()
         from sparkdl.spark.classic_tasks import ClassicTaskRunner  # it needs RDDs, which not every session has
 
         check_encryption(self._spark, allow_unencrypted=self._allow_unencrypted)
@@ -214,6 +216,9 @@ class SparkCluster:
     def _channel(
         self, listener: Listener, answer: Callable[[bytes], Sequence[bytes]] | None = None
     ) -> Iterator[Endpoint | None]:
+        if self._session.channel_address() is None:
+            yield None  # as docs/connect.md says
+            return
         try:
             channel = driver_channel(self._spark, listener, answer)
         except InvalidInput as error:
@@ -249,7 +254,9 @@ class SparkCluster:
                     raise
             if not rows:  # Spark's optimizer found no rows and ran no task
                 raise InvalidInput("the data has no rows; expected at least one.", context=ErrorContext("feed"))
-            return raise_first_cause(assemble(rows), failures, attempt=failures.attempt)
+            results = assemble(rows)
+            failures.note_results(results)
+            return raise_first_cause(results, failures, attempt=failures.attempt)
         except JVM_ERRORS as error:
             daemon = setting(self._spark, "spark.python.daemon.module")
             if (explained := _explained(error, watch, failures, daemon)) is error:
@@ -265,9 +272,13 @@ def driver_channel(
     spark: SparkSession, listener: Listener, answer: Callable[[bytes], Sequence[bytes]] | None = None
 ) -> Channel:
     """The driver's channel, at the address that executors know; raises InvalidInput if the driver cannot listen."""
-    driver = setting(spark, "spark.driver.host") or "127.0.0.1"
-    bind = setting(spark, "spark.driver.bindAddress") or driver
-    return Channel(listener, addresses=(driver,), bind=bind, answer=answer)
+    address = session_of(spark).channel_address()
+    if address is None:
+        raise InvalidInput(
+            "executors know no address of this client of Spark Connect. If they reach one, set "
+            "spark.sparkdl.driver.host to it."
+        )
+    return Channel(listener, addresses=address[:1], bind=address[1], answer=answer)
 
 
 def _title_of(work: Work) -> str:
@@ -285,6 +296,7 @@ class _FailureListener:
         self.started: dict[int, ErrorContext] = {}
         self.size, self.attempt = size, attempt
         self.cancel: Any = None
+        self.has_channel = True
         self._listener = listener
         self._alarm: threading.Timer | None = None
 
@@ -299,6 +311,14 @@ class _FailureListener:
                 self._alarm.start()
         self._listener(event)
 
+    def note_results(self, results: Sequence[WorkerResult]) -> None:
+        """Note the failures of workers whose events did not arrive."""
+        ranks = {failure.context.rank for failure in self.failures}
+        for result in results:
+            if result.failure is not None and result.rank not in ranks:
+                payload = result.failure.to_json()
+                self(Event("failed", result.rank, self.attempt, result.failure.time, None, payload))
+
     def waiting(self, what: str, seconds: float) -> None:
         if seconds > 1.0 and not self.started:
             self._listener(Event("waiting", -1, 0, time.time(), None, {"what": what, "seconds": seconds}))
@@ -311,7 +331,8 @@ class _FailureListener:
 def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, daemon: str = "") -> Exception:
     if watch.gave_up is not None:
         return ClusterUnavailable(
-            f"other jobs held the task slots for {watch.gave_up:.0f} s. Wait until they end, raise resourceTimeout, or "
+            f"other jobs held the task slots for {watch.gave_up:.0f} s, or there are too few: {reports.size} workers "
+            f"need {reports.size} at a time. Wait until those jobs end, raise resourceTimeout, lower numWorkers, or "
             "give the application more cores."
         )
     if watch.cancelled and not reports.started and not reports.failures:
@@ -321,8 +342,8 @@ def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, dae
         return known
     if causes := [failure for failure in reports.failures if not failure.peer]:
         return first_cause(causes).error()
-    if (lacking := missing_sparkdl(error, daemon)) is not None:
-        return lacking
+    if (unfit := missing_sparkdl(error, daemon) or other_python(error)) is not None:
+        return unfit
     absent = [rank for rank in range(reports.size) if rank not in reports.started]
     waited = [failure for failure in reports.failures if failure.context.stage == "join"]
     if absent and waited:
@@ -332,8 +353,20 @@ def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, dae
         return error
     task = re.search(r"ResultTask\(\d+, (\d+)\)", str(error))
     rank = None if task is None else int(task[1])
-    context = None if rank is None else reports.started.get(rank, ErrorContext("launch", rank, None, reports.attempt))
+    stage = "launch" if reports.has_channel else "work"  # without a channel, no worker says that it started
+    context = None if rank is None else reports.started.get(rank, ErrorContext(stage, rank, None, reports.attempt))
     return WorkerLost(f"Spark lost a worker of the gang: {first_lines(error)}", context=context)
+
+
+def other_python(error: Exception) -> ClusterUnavailable | None:
+    """The error behind Spark's if executors run another minor version of Python."""
+    versions = re.search(r"Python in worker has different version: (\S+) than that in driver: (\d+\.\d+)", str(error))
+    if versions is None:
+        return None
+    return ClusterUnavailable(
+        f"the executors run Python {versions[1]}, and this process Python {versions[2]}; expected the same minor "
+        "version. Set spark.pyspark.python to a Python that has it, with sparkdl, on every host."
+    )
 
 
 def missing_sparkdl(error: Exception, daemon: str) -> ClusterUnavailable | None:

@@ -7,6 +7,7 @@ import re
 from sparkdl.errors import InvalidInput, Stopped
 
 _CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\] Job \d+ cancelled (.*?)\.?(?: SQLSTATE.*)?$", re.MULTILINE)
+_OPERATION_CANCELLED = "[OPERATION_CANCELED]"  # Spark Connect's spelling
 _LINES, _MOST = 3, 1000  # lines and characters of a message
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n?)*")  # frames are indented
 
@@ -21,10 +22,11 @@ def first_lines(error: Exception) -> str:
 def cancellation(error: Exception) -> Stopped | None:
     """The error of a run whose Spark job the user cancelled, by its group, tag or number, or in the Spark UI."""
     cancelled = _CANCELLED.search(str(error))
-    if cancelled is None:
+    if cancelled is None and _OPERATION_CANCELLED not in str(error):
         return None
+    how = "by its tag, its operation or its session" if cancelled is None else cancelled[1]
     return Stopped(
-        f"the user cancelled a Spark job of this run ({cancelled[1]}). The same fit resumes from its newest "
+        f"the user cancelled a Spark job of this run ({how}). The same fit resumes from its newest "
         "checkpoint, if it has one."
     )
 

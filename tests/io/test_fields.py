@@ -33,13 +33,13 @@ from sparkdl.training.strategies.allreduce import AllReduce
 
 # sparkdl makes the objects of these classes itself, from checked values or from measurements.
 OWN = """
-    AllowedTypes AllRows Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer BroadcastScorer
-    Bucket Bucketizer Capacity ChannelProbe Chart Checkpoint CheckpointName CheckResult ChunkHeader
+    AllowedTypes AllRows Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer
+    BroadcastScorer Bucket Bucketizer Capacity ChannelProbe Chart Checkpoint CheckpointName CheckResult ChunkHeader
     ClassicSession ClassifierMetrics Clocks Column Combining Command Compatibility ConfiguredDirectory ConnectionReport
-    ConnectionTask Cost DataSummary DerivedColumns Describer DeviceCache DeviceChoice Digest Endpoint ErrorContext
-    Event Exact Failure FeatureHasher FeaturePipeline FeatureStage Fingerprint FinishedReduce FitResult FitSpec
-    FittedMembers Folder GangFits Gpus ImputerModel IndependentTask IndexToString InitialPrediction InitialWeights
-    InspectShard
+    ConnectionTask ConnectSession Cost DataSummary DerivedColumns Describer DeviceCache DeviceChoice Digest Endpoint
+    ErrorContext Event Exact Failure FeatureHasher FeaturePipeline FeatureStage Fingerprint FinishedReduce FitResult
+    FitSpec FittedMembers Folder GangFits Gpus ImputerModel IndependentTask IndexToString InitialPrediction
+    InitialWeights InlineBytes InspectShard
     LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining LookUp LossMetrics Manifest MapTask MaskedFactory
     Member member.Plan MemberResult MemberStore MemberWork MetaFeatureAssembler MinMaxScalerModel
     MappedFactory MLflowDestination ModelMemory

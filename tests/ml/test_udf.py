@@ -8,7 +8,6 @@ import re
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -28,6 +27,7 @@ from sparkdl.serving.batch_size import BUDGET, batch_rows, batches
 from sparkdl.serving.model_cache import CachedModel, ModelCache
 from sparkdl.serving.outputs import Outputs
 from sparkdl.serving.scorer import Scorer, score
+from tests.connect.fakes import remote
 from tests.ml import nets
 from tests.sessions import frame
 
@@ -213,10 +213,9 @@ def test_copies_share_one_broadcast(spark):
     assert copy.deepcopy(model).transform(features()).collect() == model.transform(features()).collect()
 
 
-def test_without_a_context_the_query_carries_the_model():
+def test_over_connect_the_query_carries_the_model():
     for factory in (nets.Line, nets.Moody):  # the cache of this process has both
-        with pytest.warns(UserWarning, match="no SparkContext"):
-            shipped = ModelBroadcast().ship(scorer(factory), SimpleNamespace())  # as a session of Spark Connect
+        shipped = ModelBroadcast().ship(scorer(factory), remote())
         (result,) = cloudpickle.loads(cloudpickle.dumps(shipped)).scores([floats(*X.tolist())])
         (expected,) = scorer(factory).scores([floats(*X.tolist())])
         assert result.equals(expected)

@@ -1,7 +1,8 @@
 """The kinds of Spark sessions, and what sparkdl asks of each.
 
-``session_of`` chooses the kind. Only the files of the classic session and the classic task runner touch a SparkContext,
-RDDs, broadcasts, storage levels, tags of jobs and the JVM.
+``session_of`` chooses the kind: a classic session has the driver in a JVM of this host, and one of Spark Connect is the
+client of a server. Only the files of the classic session and the classic task runner touch a SparkContext, RDDs,
+broadcasts, storage levels, tags of jobs and the JVM.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, is_remote
 
 from sparkdl.io.files import StrPath
 from sparkdl.spark.session.protocol import Session, SharedBytes, session_of, shared
@@ -22,7 +22,6 @@ __all__ = [
     "Session",
     "SharedBytes",
     "forwarding_sigterm",
-    "is_classic",
     "persisted",
     "qualify",
     "release",
@@ -39,18 +38,12 @@ def qualify(spark: SparkSession, path: StrPath) -> str:
 
 
 def result_limit() -> int | None:
-    """Bytes that Spark's driver accepts as results of a job; None if there is no limit or no driver."""
+    """Bytes that Spark's driver accepts as results of a job; None if there is no limit or no driver in this process."""
+    if is_remote():
+        return None
     from sparkdl.spark.session.classic import result_limit
 
     return result_limit()
-
-
-def is_classic(spark: SparkSession) -> bool:
-    """Whether the session has a SparkContext; a session of Spark Connect has none."""
-    try:
-        return spark.sparkContext is not None
-    except (AttributeError, PySparkException):
-        return False
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from sparkdl.cluster.shutdown import take_sigterm
 from sparkdl.spark.session import classic_slots
 from sparkdl.spark.session.errors import JVM_ERRORS
-from sparkdl.spark.session.settings import task_requests
+from sparkdl.spark.session.settings import setting, task_requests
 
 if TYPE_CHECKING:
     from pyspark.ml.wrapper import JavaParams  # it takes a worker a second to import pyspark.ml
@@ -65,6 +65,13 @@ class ClassicSession:
             with suppress(Py4JError):  # the JVM may have ended
                 signals.Signal.handle(term, before)
 
+    def channel_address(self) -> tuple[str, str] | None:
+        host = setting(self.spark, "spark.driver.host") or "127.0.0.1"
+        return host, setting(self.spark, "spark.driver.bindAddress") or host
+
+    def check_tasks(self) -> None:
+        """Pass: it can."""
+
     # ---- capacity --------------------------------------------------------------------------------------------------
 
     def parallelism(self) -> int:
@@ -73,6 +80,9 @@ class ClassicSession:
     def slots(self, cpus: int | None, gpus: float | None) -> tuple[int | None, int | None]:
         now = classic_slots.concurrent_tasks(self.spark, self.profile(cpus, gpus))
         return now, classic_slots.configured_tasks(self.spark, now, cpus, gpus)
+
+    def hidden_slots(self) -> str:
+        return ""
 
     def profile(self, cpus: int | None, gpus: float | None) -> ResourceProfile | None:
         requests = task_requests(self.spark, cpus, gpus)

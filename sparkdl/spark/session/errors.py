@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+
+try:
+    from py4j.protocol import Py4JError, Py4JJavaError
+except ImportError:  # pyspark-client, whose calls reach no JVM of this host
+    Py4JError = Py4JJavaError = type("Py4JError", (Exception,), {})
 
 JVM_ERRORS = (PySparkException, Py4JError)
 """Errors of a Spark job, and of any other call into the JVM."""

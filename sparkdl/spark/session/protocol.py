@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SharedValue(Protocol):
-    """Bytes that Spark sends to each executor once, for all its tasks."""
+    """Bytes for tasks, which a classic session sends to each executor once."""
 
     @property
     def value(self) -> bytes:
@@ -41,13 +41,19 @@ class Session(Protocol):
         """The URL of the cluster's master, such as ``local[2]``."""
 
     def application(self) -> str:
-        """The identity of the application."""
+        """The identity of what ends shared bytes: the application, or a session on a server."""
 
     def qualify(self, path: str) -> str:
         """The path as a URI with its filesystem, as Spark resolves it."""
 
     def forwarding_sigterm(self) -> AbstractContextManager[None]:
         """A block in which SIGTERM to the driver is a stop request in this process, wherever the driver runs."""
+
+    def channel_address(self) -> tuple[str, str] | None:
+        """The host at which executors reach this process, and the address to listen at; None if it is unknown."""
+
+    def check_tasks(self) -> None:
+        """Raise InvalidInput if the session can run no rounds, and no members and trials in tasks."""
 
     # ---- capacity --------------------------------------------------------------------------------------------------
 
@@ -60,6 +66,9 @@ class Session(Protocol):
         A request of None is the application's setting; a number of None is unknown.
         """
 
+    def hidden_slots(self) -> str:
+        """The name of the setting that hides the number of slots; empty if nothing does."""
+
     def profile(self, cpus: int | None, gpus: float | None) -> ResourceProfile | None:
         """The resource profile of tasks with these requests; None for the application's own.
 
@@ -70,7 +79,7 @@ class Session(Protocol):
         """Seconds in which Spark still waits for the executors of an application that has just begun."""
 
     def executors(self) -> frozenset[str]:
-        """Addresses of the registered executors, and of the driver."""
+        """Addresses of the registered executors, and of the driver; one name for all if they are unknown."""
 
     # ---- jobs ------------------------------------------------------------------------------------------------------
 
@@ -84,7 +93,7 @@ class Session(Protocol):
         """Cancel the jobs with a tag, without waiting for their end."""
 
     def runs(self, tag: str) -> bool:
-        """Whether a job with the tag has not ended."""
+        """Whether a job with the tag that was cancelled has not ended."""
 
     def state(self, tag: str) -> str | None:
         """``"waiting"`` if pending tasks of the tag's job wait for slots, ``"running"`` if barrier tasks run."""
@@ -106,7 +115,7 @@ class Session(Protocol):
         """Run one job, in which ``task`` gets each number as the only row of a task; return the rows of all tasks."""
 
     def share(self, packed: bytes) -> SharedValue:
-        """Bytes that Spark sends to each executor once, for all its tasks, until nothing refers to them."""
+        """Bytes for tasks, which Spark sends to each executor once if it can; raises InvalidInput if it cannot."""
 
     def release(self, frame: DataFrame) -> None:
         """Free the blocks of a DataFrame from ``localCheckpoint``, if the application still runs."""
@@ -114,6 +123,10 @@ class Session(Protocol):
 
 def session_of(spark: SparkSession) -> Session:
     """What sparkdl asks of this session, by its kind."""
+    if any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__):
+        from sparkdl.spark.session.connect import connect_session
+
+        return connect_session(spark)
     from sparkdl.spark.session.classic import ClassicSession
 
     return ClassicSession(spark)

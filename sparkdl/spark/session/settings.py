@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyspark.errors import PySparkException
 from pyspark.resource import TaskResourceRequests
 from pyspark.sql import SparkSession
 
@@ -12,7 +13,12 @@ EXECUTOR_GPUS = "spark.executor.resource.gpu.amount"
 
 def setting(spark: SparkSession, name: str) -> str:
     """A setting of the session or application; empty if unset."""
-    return str(spark.conf.get(name, ""))
+    try:
+        return spark.conf.get(name, None) or ""
+    except PySparkException as error:
+        if "CONFIG_NOT_AVAILABLE" in str(error):  # serverless compute hides most settings
+            return ""
+        raise
 
 
 def task_requests(spark: SparkSession, cpus: int | None, gpus: float | None) -> TaskResourceRequests | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl.errors import ClusterUnavailable
+from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.spark.session import session_of, setting
 from sparkdl.spark.session.settings import TASK_GPUS
 from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
@@ -45,6 +45,9 @@ def choose_workers(
         least: the smallest gang that may start; default: none. A gang that may grow is as large as the configuration.
         previous: the workers of the run's newest checkpoint, chosen again unless the configuration has fewer slots. A
             gang that may shrink and grow ignores it.
+
+    Raises:
+        InvalidInput: a session of Spark Connect cannot count the slots.
     """
     spark = rows.sparkSession
     configured = find_slots(spark, requests).ever
@@ -58,8 +61,12 @@ def choose_workers(
         )
         return least or 1
     await_slots(spark, requests)
-    now = find_slots(spark, requests).now or 1
-    slots = (now if least is None or configured is None else configured) // concurrent_fits()
+    now = find_slots(spark, requests).now
+    if now is None:
+        hidden = session_of(spark).hidden_slots()
+        reason = f"{hidden} is set" if hidden else "the server's plans do not show it"
+        raise InvalidInput(f"numWorkers is None, and the number of slots is unknown, since {reason}. Set numWorkers.")
+    slots = ((now or 1) if least is None or configured is None else configured) // concurrent_fits()
     if slots <= 1:
         return least or 1
     limit = min(slots * batch_size, _MOST)

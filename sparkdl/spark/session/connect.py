@@ -1,0 +1,235 @@
+"""The session of Spark Connect: the driver runs in a server, and this process is a client without a JVM.
+
+The client sees no scheduler. The number of slots is in the plan of a range, which has a partition for each. Progress
+reports, every two seconds, say how many tasks of a query run: a gang whose query runs none waits for slots.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pyarrow as pa
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from sparkdl.errors import ClusterUnavailable, InvalidInput
+from sparkdl.spark.session.settings import EXECUTOR_GPUS, TASK_GPUS, setting, task_requests
+
+if TYPE_CHECKING:
+    from pyspark.ml.wrapper import JavaParams
+
+_MOST_BYTES = 64 << 20  # in a query; a server with the default memory of 1 GiB fails at 100 MiB
+_FRESH = 2.0  # seconds for which a number of slots holds
+_IDLE = 5.0  # seconds without a running task after which a query counts as waiting: two reports and a half
+_HIDING = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
+_ADDRESS = "spark.sparkdl.driver.host"
+
+
+@dataclass
+class _ServerState:
+    """What this process knows of a session on the server."""
+
+    profiles: dict[tuple[int | None, float | None], ResourceProfile] = field(default_factory=dict)
+    idle_since: dict[str, float | None] = field(default_factory=dict)  # by tag; None while tasks run
+    cores: tuple[float, int | None] = (-_FRESH, None)  # and when they were counted
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    checked: bool = False
+
+
+@cache
+def _state_of(session_id: str) -> _ServerState:
+    return _ServerState()
+
+
+def connect_session(spark: SparkSession) -> ConnectSession:
+    """The session; raises ClusterUnavailable if the server's Spark is older than 4."""
+    session = ConnectSession(spark)
+    state = _state_of(session.application())
+    if not state.checked and int(spark.version.partition(".")[0]) < 4:
+        raise ClusterUnavailable(f"the server has Spark {spark.version}; expected Spark 4.0 or later.")
+    state.checked = True
+    return session
+
+
+@dataclass(frozen=True)
+class ConnectSession:
+    """``sparkdl.spark.session.protocol.Session`` by Spark's public API alone."""
+
+    spark: SparkSession
+
+    @property
+    def _state(self) -> _ServerState:
+        return _state_of(self.application())
+
+    def master(self) -> str:
+        return setting(self.spark, "spark.master")
+
+    def application(self) -> str:
+        return str(self.spark.session_id)  # type: ignore[attr-defined]
+
+    def qualify(self, path: str) -> str:
+        return path
+
+    def forwarding_sigterm(self) -> AbstractContextManager[None]:
+        return nullcontext()  # the signal comes to this process
+
+    def channel_address(self) -> tuple[str, str] | None:
+        host = setting(self.spark, _ADDRESS)
+        return (host, setting(self.spark, "spark.sparkdl.driver.bindAddress") or host) if host else None
+
+    def check_tasks(self) -> None:
+        raise InvalidInput(
+            "the session is one of Spark Connect, which has no RDDs; rounds, and members and trials that train in "
+            "tasks, need them. Use a strategy of gangs, such as AllReduce(), and for members and trials numWorkers of "
+            "2 or more; or use a classic session."
+        )
+
+    # ---- capacity --------------------------------------------------------------------------------------------------
+
+    def parallelism(self) -> int:
+        return self._cores() or 1
+
+    def hidden_slots(self) -> str:
+        if setting(self.spark, "spark.dynamicAllocation.enabled") == "true":
+            return "spark.dynamicAllocation.enabled"
+        return next((name for name in _HIDING if setting(self.spark, name)), "")
+
+    def slots(self, cpus: int | None, gpus: float | None) -> tuple[int | None, int | None]:
+        cores = None if self.hidden_slots() else self._cores()
+        if cores is None:
+            return None, None
+        cpus = cpus or int(setting(self.spark, "spark.task.cpus") or 1)
+        taken, offered = (float(setting(self.spark, name) or 0) for name in (TASK_GPUS, EXECUTOR_GPUS))
+        taken = taken if gpus is None else gpus
+        size = int(setting(self.spark, "spark.executor.cores") or 0)  # by default, an executor has its host's cores
+        if not size:
+            return cores // cpus, None
+        tasks = min(size // cpus, int(offered / taken)) if taken and offered else size // cpus
+        return cores // size * tasks, None
+
+    def _cores(self) -> int | None:
+        """Spark's default number of partitions, which is the number of registered cores unless a setting hides it."""
+        state = self._state
+        with state.lock:
+            counted, cores = state.cores
+            if time.monotonic() - counted > _FRESH:
+                # Spark plans it and runs no task, which would wait for the slots that a gang holds.
+                plan = self.spark.sql("EXPLAIN SELECT * FROM range(8)").collect()[0][0]
+                splits = re.search(r"Range \(.*splits=(\d+)\)", plan)
+                cores = None if splits is None else int(splits[1])
+                state.cores = time.monotonic(), cores
+        return cores
+
+    def profile(self, cpus: int | None, gpus: float | None) -> ResourceProfile | None:
+        profiles = self._state.profiles
+        if (cpus, gpus) not in profiles and (requests := task_requests(self.spark, cpus, gpus)) is not None:
+            profiles[cpus, gpus] = ResourceProfileBuilder().require(requests).build
+        return profiles.get((cpus, gpus))
+
+    def registration_wait(self) -> float:
+        return 0.0
+
+    def executors(self) -> frozenset[str]:
+        daemon = setting(self.spark, "spark.python.daemon.module")
+        return frozenset({daemon} if daemon else ())  # one name for all, which warm_up needs if sparkdl is the daemon
+
+    # ---- jobs ------------------------------------------------------------------------------------------------------
+
+    def described(self, text: str) -> AbstractContextManager[None]:
+        return nullcontext()  # the server describes a job by its query
+
+    @contextmanager
+    def tagged(self, tag: str) -> Iterator[None]:
+        idle, thread = self._state.idle_since, threading.get_ident()
+        idle[tag] = time.monotonic()
+
+        def progress(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+            if threading.get_ident() == thread:  # handlers get the reports of all queries, each in its query's thread
+                idle[tag] = None if inflight_tasks else idle[tag] or time.monotonic()
+
+        session: Any = self.spark
+        session.registerProgressHandler(progress)
+        session.addTag(tag)
+        try:
+            yield
+        finally:
+            session.removeTag(tag)
+            session.removeProgressHandler(progress)
+            del idle[tag]
+
+    def cancel(self, tag: str) -> None:
+        self.spark.interruptTag(tag)
+
+    def runs(self, tag: str) -> bool:
+        return bool(self.spark.interruptTag(tag))  # the queries that it had to interrupt
+
+    def state(self, tag: str) -> str | None:
+        since = self._state.idle_since.get(tag)
+        return "waiting" if since is not None and time.monotonic() - since > _IDLE else None
+
+    def count_rows(self, rows: DataFrame, limit: int) -> int:
+        return int(rows.select(F.lit(1)).limit(limit).toArrow().num_rows)
+
+    def transformed_schema(self, stage: JavaParams, frame: DataFrame) -> StructType:
+        transformer: Any = stage
+        schema: StructType = transformer.transform(frame.limit(0)).schema
+        return schema
+
+    # ---- tasks -----------------------------------------------------------------------------------------------------
+
+    def share_workers(self) -> None:
+        """Nothing: all tasks are those of DataFrames."""
+
+    def run_tasks(
+        self, task: Callable[[Iterable[int]], Iterator[Any]], numbers: list[int], *, barrier: bool = False
+    ) -> list[Any]:
+        size = len(numbers)
+        rows = self.spark.range(0, size, 1, size).mapInArrow(
+            _NumberTask(task, tuple(numbers)).run, "row binary", barrier=barrier
+        )
+        return [cloudpickle.loads(row.row) for row in rows.collect()]
+
+    def share(self, packed: bytes) -> InlineBytes:
+        # Not in a file of addArtifacts: Spark 4.3 lists the files of an ended session for other sessions, and an
+        # executor that starts later finds none of them and fails all of its tasks.
+        if len(packed) > _MOST_BYTES:
+            raise InvalidInput(
+                f"the model has {len(packed) / 1e6:.0f} MB, and a query of Spark Connect carries at most "
+                f"{_MOST_BYTES / 1e6:.0f} MB. Use a classic session; or save the model where executors can read it, "
+                "and call sparkdl.load_predictor in a function for mapInPandas."
+            )
+        return InlineBytes(packed)
+
+    def release(self, frame: DataFrame) -> None:
+        """Nothing: the server frees the blocks with the client's object."""
+
+
+@dataclass(frozen=True)
+class InlineBytes:
+    """Bytes inside a query."""
+
+    value: bytes
+
+    def destroy(self) -> None:
+        """Nothing: they end with the query."""
+
+
+@dataclass(frozen=True)
+class _NumberTask:
+    task: Callable[[Iterable[int]], Iterator[Any]]
+    numbers: tuple[int, ...]
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers = (self.numbers[index] for batch in batches for index in batch.column(0).to_pylist())
+        for row in self.task(numbers):
+            yield pa.RecordBatch.from_pydict({"row": [cloudpickle.dumps(row)]})

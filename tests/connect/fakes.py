@@ -1,0 +1,25 @@
+"""A session of Spark Connect without a server."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+
+class Remote(SimpleNamespace):
+    """Has the module of Connect's session, by which ``session_of`` knows it."""
+
+
+Remote.__module__ = "pyspark.sql.connect.session"
+
+
+def remote(version: str = "4.0.0", **settings: str) -> Any:
+    """A session with settings, in whose names two underscores are a dot; ``splits`` is the parallelism in plans."""
+    names = {name.replace("__", "."): value for name, value in settings.items()}
+    sql = [[f"*(1) Range (0, 8, step=1, splits={names.pop('splits', '8')})"]]
+    return Remote(
+        version=version,
+        session_id=f"{version} {names} {sql}",
+        conf=SimpleNamespace(get=names.get),
+        sql=lambda query: SimpleNamespace(collect=lambda: sql),
+    )

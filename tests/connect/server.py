@@ -1,0 +1,29 @@
+"""A Spark application that serves Connect, and runs functions in its classic session:
+``python -m tests.connect.server FOLDER``.
+
+It prints its port, and then for each function that a line of its input names the result as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from typing import Any
+
+from tests.sessions import session
+
+PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
+
+
+def main(folder: str) -> None:
+    with session(folder, plugins=PLUGIN, connect__grpc__binding__port="0") as spark:
+        service: Any = spark._jvm.org.apache.spark.sql.connect.service
+        print(getattr(getattr(service, "SparkConnectService$"), "MODULE$").localPort(), flush=True)
+        for line in sys.stdin:
+            module, _, name = line.strip().partition(":")
+            print(json.dumps(getattr(import_module(module), name)(spark)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

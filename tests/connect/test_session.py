@@ -1,0 +1,102 @@
+"""What sparkdl asks of a session of Spark Connect, and of which kind a session is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.ml.feature import VectorAssembler
+
+from sparkdl.errors import ClusterUnavailable, InvalidInput
+from sparkdl.spark.session import qualify, session_of, setting, shared
+from sparkdl.spark.session.connect import ConnectSession
+from sparkdl.spark.slots.capacity import find_slots
+from sparkdl.spark.slots.task_resources import TaskResources
+from sparkdl.spark.slots.worker_count import choose_workers
+from tests.connect.fakes import remote
+from tests.sessions import conf
+
+
+def test_servers_before_spark_4_raise() -> None:
+    with pytest.raises(ClusterUnavailable, match=r"the server has Spark 3\.5\.1; expected Spark 4\.0 or later"):
+        session_of(remote("3.5.1"))
+    assert isinstance(session_of(remote()), ConnectSession)
+
+
+@pytest.mark.parametrize(
+    ("settings", "requests", "slots"),
+    [
+        ({}, (None, None), 8),
+        ({"spark__task__cpus": "3"}, (None, None), 2),
+        ({"spark__task__cpus": "3"}, (2, None), 4),
+        ({"spark__executor__cores": "4"}, (3, None), 2),
+        ({"spark__executor__cores": "4", "spark__executor__resource__gpu__amount": "1"}, (1, 1.0), 2),
+        ({"spark__executor__cores": "4", "spark__executor__resource__gpu__amount": "1"}, (1, 0.5), 4),
+        ({"spark__default__parallelism": "8"}, (None, None), None),
+        ({"spark__sql__leafNodeDefaultParallelism": "8"}, (None, None), None),
+        ({"spark__dynamicAllocation__enabled": "true"}, (None, None), None),
+        ({"splits": "?"}, (None, None), None),
+    ],
+)
+def test_slots_are_the_partitions_of_a_range(settings, requests, slots) -> None:
+    assert session_of(remote(**settings)).slots(*requests) == (slots, None)
+
+
+def test_settings_that_a_server_hides_are_unset() -> None:
+    def get(name: str, default: str | None) -> str:
+        raise AnalysisException(f"[{error}] {name}")
+
+    error, session = "CONFIG_NOT_AVAILABLE", SimpleNamespace(conf=SimpleNamespace(get=get))
+    assert setting(session, "spark.task.cpus") == ""  # type: ignore[arg-type]
+    error = "OTHER"
+    with pytest.raises(AnalysisException):
+        setting(session, "spark.task.cpus")  # type: ignore[arg-type]
+
+
+def test_server_has_two_slots(spark: Any) -> None:
+    found = find_slots(spark)
+    assert (found.now, found.ever) == (2, None)
+    assert find_slots(spark, TaskResources(cpus=2)).now == 1
+    assert choose_workers(spark.range(60), 30, TaskResources()) == 2
+    assert session_of(spark).parallelism() == 2
+    assert session_of(spark).master() == "local-cluster[2,1,1024]"
+    profiles = [session_of(spark).profile(2, None) for _ in range(2)]
+    assert profiles[0] is profiles[1] is not None
+    with (
+        conf(spark, "spark.sql.leafNodeDefaultParallelism", "7"),
+        pytest.raises(InvalidInput, match=r"since spark\.sql\.leafNodeDefaultParallelism is set\. Set numWorkers\."),
+    ):
+        choose_workers(spark.range(60), 30, TaskResources())
+
+
+def test_rows_are_counted_up_to_a_limit(spark: Any) -> None:
+    assert [session_of(spark).count_rows(spark.range(50), limit) for limit in (40, 60)] == [40, 50]
+
+
+def test_tasks_get_a_number_each(spark: Any) -> None:
+    def task(numbers: Any) -> Any:
+        yield from (number * 10 for number in numbers)
+
+    assert sorted(session_of(spark).run_tasks(task, [3, 5])) == [30, 50]
+    assert session_of(spark).run_tasks(task, [7], barrier=True) == [70]
+
+
+def test_bytes_arrive_in_tasks(spark: Any, monkeypatch: Any) -> None:
+    session = session_of(spark)
+    packed = session.share(b"some")
+
+    def sizes(numbers: Any) -> Any:
+        yield from (len(shared(packed)) for _ in numbers)
+
+    assert session.run_tasks(sizes, [0, 1]) == [4, 4]
+    monkeypatch.setattr("sparkdl.spark.session.connect._MOST_BYTES", 3)
+    with pytest.raises(InvalidInput, match="a query of Spark Connect carries at most"):
+        session.share(b"some")
+
+
+def test_schemas_come_from_empty_rows_and_paths_stay(spark: Any) -> None:
+    frame, stage = spark.range(2).selectExpr("id AS a"), VectorAssembler(inputCols=["a"], outputCol="v")
+    assert session_of(spark).transformed_schema(stage, frame) == stage.transform(frame).schema
+    assert qualify(spark, "/data/x") == "/data/x"
