@@ -24,7 +24,6 @@ from sparkdl.io.weights_file import Weights, WeightsFile
 from sparkdl.ml.broadcast import MappedFactory, ModelBroadcast
 from sparkdl.ml.evaluation import LossMetrics, Metrics, OutputColumns, measure, measure_labels, measure_tokens
 from sparkdl.ml.params import OutputParams
-from sparkdl.ml.persistence import metadata_files
 from sparkdl.ml.persistence.reader_writer import Saveable, SavedInstance
 from sparkdl.ml.persistence.table_frame import table_frame
 from sparkdl.ml.report import Report, TrainingSummary
@@ -42,6 +41,7 @@ from sparkdl.serving.scorer import Scorer
 from sparkdl.serving.trained_module import TrainedModule, output_names
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame, col
+from sparkdl.spark.session import qualify
 from sparkdl.training.layouts.table_rows import dropped_weights
 from sparkdl.training.objective.labels import IGNORED
 from sparkdl.training.objective.module_factory import ModelFactory
@@ -338,7 +338,7 @@ class TorchModel(OutputParams, Saveable, Model):
 
 def _write_new(path: files.StrPath, content: Callable[[], bytes]) -> None:
     session = SparkSession.getActiveSession()
-    root = path if session is None else metadata_files.located(session, path)
+    root = path if session is None else qualify(session, path)
     if files.exists(root):
         raise InvalidInput(f"{path} exists; delete it, or export to another path.")
     files.write(root, content())

@@ -15,21 +15,15 @@ from typing import Any
 import pyspark
 from pyspark.ml.param import Params
 from pyspark.ml.util import DefaultParamsWriter
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, is_remote
 
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.redaction import public
-from sparkdl.spark.session import is_classic, qualify
 
 _METADATA = re.compile(r"((?:.*/)?metadata)(?:/.*)?", re.DOTALL)  # the innermost folder of files, or a file
 _HIDDEN = re.compile(r"(?:.*/)?(?:\.|_[^=/]*$)[^/]*", re.DOTALL)  # files that Spark's readers skip
 _PLAIN = re.compile(r"(?:.*/)?[^./]*(?:\.txt)?", re.DOTALL)  # another suffix may be a codec's
-
-
-def located(session: SparkSession, path: files.StrPath) -> str:
-    """The path or URI for ``sparkdl.io.files``: as Spark resolves it, or over Spark Connect as it is."""
-    return qualify(session, path) if is_classic(session) else str(path)
 
 
 def escaped(path: str) -> str:
@@ -58,7 +52,7 @@ def check_shared(root: str, session: SparkSession) -> None:
     try:
         read(root, session)
     except FileNotFoundError as error:
-        writer = "an executor" if is_classic(session) else "the Spark server"
+        writer = "the Spark server" if is_remote() else "an executor"
         raise InvalidInput(
             f"{writer} wrote {public(root)} to its own files; expected a path that it shares with this process, such "
             "as s3:// or /Volumes."

@@ -34,7 +34,7 @@ from sparkdl.ml.persistence.nested_params import within
 from sparkdl.serving.format.factory import MODULES, NO_TRUST, Trust
 from sparkdl.serving.format.param_values import NotDescribable, allowed_types, is_plain
 from sparkdl.serving.format.saved_folder import FORMAT, OBJECTS, TRUST, SavedFolder, fields_of
-from sparkdl.spark.session import setting
+from sparkdl.spark.session import qualify, setting
 
 _STAGE = re.compile(r"(.+)/stages/\d+_(.+)", re.DOTALL)  # the folders of a pipeline and of a stage, with its uid
 
@@ -210,7 +210,7 @@ class Writer(MLWriter):
             InvalidInput: the path exists and may not be overwritten, a part cannot be pickled, or only Spark sees one.
         """
         path = os.fspath(path)
-        root = metadata_files.located(self.sparkSession, path)
+        root = qualify(self.sparkSession, path)
         if not self.shouldOverwrite and files.exists(root):
             raise InvalidInput(f"{path} exists; use write().overwrite().save(path) to replace it.")
         if (stage := _STAGE.fullmatch(root)) and stage[2] == self._instance.uid:
@@ -277,9 +277,9 @@ class Reader(MLReader[Any]):
     def load(self, path: files.StrPath) -> Any:
         """Load the instance; raises as ``Saveable.load`` does."""
         path = os.fspath(path)
-        if not files.exists(metadata_files.located(self.sparkSession, path)):
+        if not files.exists(qualify(self.sparkSession, path)):
             path = re.sub(r"\\(.)", r"\1", path)  # Spark's readers pass on the pattern that they get
-        root = metadata_files.located(self.sparkSession, path)
+        root = qualify(self.sparkSession, path)
         try:
             metadata = metadata_files.read(root, self.sparkSession)
         except Exception as error:  # of a missing path, or damaged JSON

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -129,7 +128,7 @@ class OnExecutor(Elsewhere):
 @pytest.mark.parametrize("part", [Elsewhere, OnExecutor])
 @pytest.mark.parametrize(("classic", "writer"), [(True, "an executor"), (False, "the Spark server")])
 def test_parts_that_this_process_does_not_see_raise(spark, tmp_path, monkeypatch, part, classic, writer):
-    monkeypatch.setattr(metadata_files, "is_classic", lambda session: classic)
+    monkeypatch.setattr(metadata_files, "is_remote", lambda: not classic)
     ensemble = EnsembleModel([model(), model()], rule="mean")
     ensemble.models[1] = part()
     message = rf"{writer} wrote \S+/members/00001 to its own files; expected a path .*, such as s3:// or /Volumes"
@@ -146,10 +145,6 @@ def test_pipelines_that_this_process_does_not_see_raise(spark, tmp_path, monkeyp
     assert save.call_args.args[1] == path
     assert not [*tmp_path.iterdir()]
     model().save(f"{path}/stages/0_mine")  # a path of the user, and no pipeline's
-
-
-def test_paths_over_connect_are_taken_as_they_are(monkeypatch, tmp_path):
-    assert metadata_files.located(SimpleNamespace(), "s3://bucket/a b") == "s3://bucket/a b"
 
 
 def saved_over_connect(folder):
