@@ -23,9 +23,9 @@ from sparkdl.training.layouts import equalise
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.strategies import Strategy
-from sparkdl.training.strategies.parameter_server.client import ShardClient
+from sparkdl.training.strategies.parameter_server.client import ShardClient, body_of
 from sparkdl.training.strategies.parameter_server.placement import portions
-from sparkdl.training.strategies.parameter_server.service import ShardServer, body_of
+from sparkdl.training.strategies.parameter_server.service import ShardServer
 from sparkdl.training.strategies.parameter_server.shard import ParameterShard
 
 

@@ -42,7 +42,7 @@ from sparkdl.serving.trained_module import TrainedModule, output_names
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame, col
 from sparkdl.spark.session import qualify
-from sparkdl.training.layouts.table_rows import dropped_weights
+from sparkdl.training.layouts.table import dropped_weights
 from sparkdl.training.objective.labels import IGNORED
 from sparkdl.training.objective.module_factory import ModelFactory
 from sparkdl.training.objective.objective import Objective, OutputKind

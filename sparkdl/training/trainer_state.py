@@ -236,7 +236,7 @@ class TrainerState:
 
     def _check_slices(self, saved: dict[str, Any]) -> None:
         """Raise InvalidInput if the weights are this worker's alone, and the state has other slices of them."""
-        if not self.sync.replicated and saved.get("slices", {}) != self._entries():
+        if not self._equal and saved.get("slices", {}) != self._entries():
             raise InvalidInput(
                 f"the replicas of {type(self.training.strategy).__name__} differ between its exchanges, and the saved "
                 "state has slices of other workers; expected the numWorkers and the layout of the saved run."

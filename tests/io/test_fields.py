@@ -46,7 +46,8 @@ OWN = """
     MultilabelMetrics Normalizer OneExchange OneHotEncoderModel OutputColumns Outputs PackedData PackTask PartFolder
     PendingMessages PickledTask PipelineRun PlannedLayer
     Portion Predictor Program PromoteTrial Push Ragged Reader ReadRows ReduceTask RegressorMetrics
-    RendezvousResult RendezvousSpec Reporting Round RowScorer Rule Run RunData RungResult RungWork RunName Samme
+    RendezvousResult RendezvousSpec Reporting Round RowPush RowScorer RowSums Rule
+    Run RunData RungResult RungWork RunName Samme
     SavedFolder SavedInstance SavedStage SaveStatus Schedule Scorer SearchedEstimator SearchPoint SearchSpace
     ServedModel Shard ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel
     StartTrial StepChunk StoredTensor StringIndexerModel SuggestionRule Table TableCell TableFiles TableReader

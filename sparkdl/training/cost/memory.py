@@ -30,8 +30,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.shards.units import units_of
-from sparkdl.training.layouts.table import Table, tables_of
-from sparkdl.training.layouts.table_rows import state_sizes
+from sparkdl.training.layouts.table import Table, state_sizes, tables_of
 from sparkdl.training.objective.objective import Objective
 
 _COPIES = 4  # of a unit

@@ -23,8 +23,7 @@ from sparkdl.cluster.group.world import World
 from sparkdl.data.sampler import generator
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slices
-from sparkdl.training.layouts.table import without_rows
-from sparkdl.training.layouts.table_rows import check_new_rows, drop_weights
+from sparkdl.training.layouts.table import check_new_rows, drop_weights, without_rows
 from sparkdl.training.objective.module_factory import new_module
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.rng import forked

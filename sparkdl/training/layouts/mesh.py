@@ -24,8 +24,7 @@ from sparkdl.training.layouts.initial_weights import InitialWeights, check_init
 from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.layouts.pipelined import Pipelined, PipelinedReplica
 from sparkdl.training.layouts.sharded import Sharded, ShardedReplica
-from sparkdl.training.layouts.slice_checks import check_slices
-from sparkdl.training.layouts.table_rows import check_no_tables
+from sparkdl.training.layouts.slice_checks import check_no_tables, check_slices
 from sparkdl.training.layouts.tensor_parallel import TensorParallel, draw_alike, parallelize, tensor_slices
 from sparkdl.training.layouts.tensors.partner_operators import Partners
 from sparkdl.training.layouts.tensors.plans import planned_layers

@@ -40,7 +40,8 @@ class ModuleReplica(Replica):
         workers: the groups of workers.
         device: the device of the passes; default: the device of the parameters.
         feed: gives the spare row of a replica in lockstep; other replicas need none.
-        tables: the rows of the module's tables, if it has any; with several workers the replica is in lockstep.
+        tables: the rows of the module's tables, if it has any; with several workers the replica is in lockstep, unless
+            a strategy serves the rows.
 
     Raises:
         InvalidInput: the module has tables that nobody trains.
@@ -60,7 +61,7 @@ class ModuleReplica(Replica):
     ) -> None:
         if tables is None and tables_of(module):
             raise InvalidInput("the model has a Table, which only gangs with Replicated() or Sharded() train.")
-        self.module, self.workers, self._feed, self._tables = module.train(), workers, feed, tables
+        self.module, self.workers, self._feed, self.tables = module.train(), workers, feed, tables
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.parameters: Sequence[nn.Parameter] = [value for _, value in named]
         self._names = [name for name, _ in named]
@@ -164,18 +165,19 @@ class ModuleReplica(Replica):
             self._scaler.unscale(self.optimizer, self.parameters)
         if adjust is not None:
             adjust(self.parameters)
-        if self._tables is not None:
-            self._tables.collect(self._step_share)
+        if self.tables is not None:
+            rate = self.optimizer.param_groups[self._leading].get("lr", 0.0)
+            self.tables.factor = float(rate) / self._rate if self._rate else 1.0
+            self.tables.collect(self._step_share)
         if self._objective.max_grad_norm is not None:
             self._clip(self._objective.max_grad_norm)
         if self._scaler is None:
             (step or self.optimizer.step)()
         else:
             self._scaler.step_and_update(self.optimizer, step)
-        if self._tables is not None:
-            rate = self.optimizer.param_groups[self._leading].get("lr", 0.0)
-            self._tables.step(float(rate) / self._rate if self._rate else 1.0)
-            self.bytes_per_step, self._tables.sent.count = self._tables.sent.count, 0
+        if self.tables is not None:
+            self.tables.step()
+            self.bytes_per_step, self.tables.sent.count = self.tables.sent.count, 0
         if self.scheduler is not None and not self._by_epoch:
             self.scheduler.step()
         for parameter in self.parameters:  # the optimizer may have only some of them
@@ -207,9 +209,9 @@ class ModuleReplica(Replica):
                 "not persistent": {name: buffer for name, buffer in self.module.named_buffers() if name not in module},
             },
         }
-        if self._tables is not None:
-            state["shared"]["tables"] = self._tables.state_dict()
-            state["shared"]["kinds"]["tables"] = self._tables.kinds
+        if self.tables is not None:
+            state["shared"]["tables"] = self.tables.state_dict()
+            state["shared"]["kinds"]["tables"] = self.tables.kinds
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -226,8 +228,8 @@ class ModuleReplica(Replica):
             self.scheduler.load_state_dict(shared["scheduler"])
         if self._scaler is not None:
             self._scaler.load_state_dict(shared["scaler"])
-        if self._tables is not None:
-            self._tables.load_state_dict(shared.get("tables", {}), shared["kinds"].get("tables", {}))
+        if self.tables is not None:
+            self.tables.load_state_dict(shared.get("tables", {}), shared["kinds"].get("tables", {}))
 
     def _check_fit(self, state: dict[str, Any]) -> None:
         # torch would load some mismatches silently.
@@ -267,10 +269,11 @@ class ModuleReplica(Replica):
         ]
         copies = [self.copies.get(name, 1 if name in self.slices else self.slice_group.size) for name, _ in pairs]
         gradients, group = [gradient for _, gradient in pairs], self.slice_group
-        if self._tables is not None:
-            rows = [values for _, values in self._tables.gradients.values()]
-            copies = [count * self._tables.group.size // group.size for count in copies] + [1] * len(rows)
-            gradients, group = [*gradients, *rows], self._tables.group
+        if self.tables is not None:
+            rows = [one.gradients for one in self.tables.gradients.values()]
+            holders = self.tables.group if self.tables.served is None else Group()
+            copies = [count * holders.size // group.size for count in copies] + [1] * len(rows)
+            gradients, group = [*gradients, *rows], holders
         arithmetic.clip(gradients, max_norm, group, copies)
 
     def _no_pass(self) -> Tensor:
@@ -286,7 +289,7 @@ class ModuleReplica(Replica):
     def _spare_pass(self) -> None:
         """Take part in the exchanges of a pass; buffers stay, and gradients that are not of slices."""
         gradients, receiver = [parameter.grad for parameter in self.parameters], self._receiver
-        self._receiver, look_ups = None, [] if self._tables is None else [*self._tables.look_ups]
+        self._receiver, look_ups = None, [] if self.tables is None else [*self.tables.look_ups]
         for parameter in self.parameters:
             parameter.grad = None  # torch adds in place
         with kept_buffers(self.module):
@@ -297,8 +300,8 @@ class ModuleReplica(Replica):
             elif before is not None:  # the pass may sum the gradients of the other workers' rows
                 parameter.grad += before
         self.output, self._receiver = None, receiver
-        if self._tables is not None:
-            self._tables.look_ups = look_ups
+        if self.tables is not None:
+            self.tables.look_ups = look_ups
 
     def _spare_row(self) -> Batch:
         if self._feed is None:

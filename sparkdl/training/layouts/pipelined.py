@@ -35,11 +35,10 @@ from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.initial_weights import InitialWeights, check_init, check_init_field
 from sparkdl.training.layouts.passes import ModuleReplica
-from sparkdl.training.layouts.slice_checks import check_settings, keeps_statistics
+from sparkdl.training.layouts.slice_checks import check_no_tables, check_settings, keeps_statistics
 from sparkdl.training.layouts.stages.cut_model import children, is_sequence, stages_of
 from sparkdl.training.layouts.stages.cuts import best_cuts, layer_seconds
 from sparkdl.training.layouts.stages.schedule import SCHEDULES, StageSchedule
-from sparkdl.training.layouts.table_rows import check_no_tables
 from sparkdl.training.objective.objective import Objective
 
 

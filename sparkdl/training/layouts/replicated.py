@@ -11,8 +11,9 @@ from sparkdl.io.fields import CheckedFields
 from sparkdl.training.layouts import Layout, Workers, arithmetic
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.passes import ModuleReplica
+from sparkdl.training.layouts.slice_checks import check_tables
 from sparkdl.training.layouts.table import held_rows, tables_of
-from sparkdl.training.layouts.table_rows import TableRows, check_tables
+from sparkdl.training.layouts.table_rows import TableRows
 from sparkdl.training.objective.objective import Objective
 
 

@@ -44,8 +44,9 @@ from sparkdl.training.layouts.initial_weights import InitialWeights, check_init,
 from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.layouts.shards.sharded_module import ShardedModule, release_meshes, shard_of
 from sparkdl.training.layouts.shards.units import units_of
-from sparkdl.training.layouts.slice_checks import check_slices
-from sparkdl.training.layouts.table_rows import TableRows, check_new_rows, check_tables, dropped_weights
+from sparkdl.training.layouts.slice_checks import check_slices, check_tables
+from sparkdl.training.layouts.table import check_new_rows, dropped_weights
+from sparkdl.training.layouts.table_rows import TableRows
 from sparkdl.training.objective.objective import Objective
 
 

@@ -1,4 +1,4 @@
-"""Checks of layouts whose workers hold slices of one replica, before the launch and again on the workers."""
+"""Checks of layouts whose workers hold slices of one replica, or tables, before the launch and again on the workers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from torch import nn
 
 from sparkdl.errors import InvalidInput
 from sparkdl.training.layouts import Layout
+from sparkdl.training.layouts.table import check_owners, state_sizes, tables_of
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.objective.optimizers import check_elementwise
 
@@ -49,3 +50,25 @@ def check_slices(layout: Layout, objective: Objective, module: nn.Module) -> Non
             "sparse gradients; expected sparse=False, or layout=Replicated()."
         )
     check_elementwise(objective.optimizer, [name for name, value in module.named_parameters() if value.requires_grad])
+
+
+def check_tables(objective: Objective, module: nn.Module) -> None:
+    """Raise InvalidInput if a gang cannot train the module's tables."""
+    tables = tables_of(module)
+    for name, table in tables.items():
+        state_sizes(table, name)
+    check_owners(module)
+    settings = {"precision='fp16'": objective.precision == "fp16", "compile": objective.compile is not None}
+    if tables and (refused := [setting for setting, there in settings.items() if there]):
+        raise InvalidInput(
+            f"the model has a Table, {', '.join(tables)}, and {refused[0]} is set; expected no fp16 and no compile."
+        )
+
+
+def check_no_tables(layout: Layout, module: nn.Module) -> None:
+    """Raise InvalidInput if the module has a table, whose rows the layout would not train."""
+    if tables := tables_of(module):
+        raise InvalidInput(
+            f"layout is {type(layout).__name__}, and the model has a Table, {', '.join(tables)}; expected "
+            "Replicated() or Sharded(), with which tables lie on all workers."
+        )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -30,6 +31,9 @@ from sparkdl.io.fields import Count, Natural, Positive, checked
 from sparkdl.training.layouts.row_adagrad import RowAdagrad
 from sparkdl.training.objective.module_factory import has_values
 
+SEEN = "seen"
+"""The name of the counts of ids among what is kept for each row."""
+
 CHUNK = 1 << 16  # rows that are made at a time
 _MODES = (None, "sum", "mean")
 _HELD: ContextVar[tuple[int, int] | None] = ContextVar("held rows", default=None)
@@ -39,7 +43,7 @@ class RowSource(Protocol):
     """Where a table's rows come from in a gang."""
 
     def look_up(self, table: Table, ids: Tensor, counts: Tensor | None) -> Tensor:
-        """The rows of distinct, ascending ids, ``[ids, d]``; a collective of all workers.
+        """The rows of distinct, ascending ids, ``[ids, d]``; a collective, unless a strategy serves the rows.
 
         ``counts`` says how often each id occurs, for tables with ``admit``.
         """
@@ -263,6 +267,81 @@ def without_rows() -> AbstractContextManager[None]:
 def tables_of(module: nn.Module) -> dict[str, Table]:
     """The tables of a module by name; one that several modules share has the first of its names."""
     return {name: part for name, part in module.named_modules() if isinstance(part, Table)}
+
+
+def check_new_rows(module: nn.Module) -> None:
+    """Raise InvalidInput if a table has rows already, which a layout with slices would replace by new ones."""
+    if filled := [name for name, table in tables_of(module).items() if table.filled]:
+        raise InvalidInput(
+            f"Table {filled[0]!r} has rows, as in a module, a WarmStart or a factory that loads rows, and a layout "
+            "with slices begins with new rows; expected layout=Replicated(), or a factory that passes the rows as init."
+        )
+
+
+def drop_weights(module: nn.Module) -> list[tuple[Table, nn.Parameter]]:
+    """Remove the weights of tables, so that a layout with slices sees the other parameters alone, and return them.
+
+    Raises:
+        InvalidInput: another module has the weight of a table too.
+    """
+    check_owners(module)
+    weights = [(table, table.weight) for table in tables_of(module).values()]
+    for table, _ in weights:
+        del table.weight
+    return weights
+
+
+@contextmanager
+def dropped_weights(module: nn.Module) -> Iterator[None]:
+    """In the block, tables have no weights; raises InvalidInput as ``drop_weights``."""
+    weights = drop_weights(module)
+    try:
+        yield
+    finally:
+        for table, weight in weights:
+            table.weight = weight
+
+
+def state_sizes(table: Table, name: str = "") -> dict[str, tuple[int, ...]]:
+    """What a table's optimizer, and the counts of ids, keep for each row: the shapes of a row's state, by name.
+
+    Raises:
+        InvalidInput: the optimizer does not step on sparse gradients, or keeps sparse states.
+    """
+    rows = table.embedding_dim + 2  # no other dimension
+    weight = nn.Parameter(torch.zeros(rows, table.embedding_dim, device="cpu"), requires_grad=False)
+    row, place = torch.ones(1, table.embedding_dim, device="cpu"), torch.tensor([[1]], device="cpu")
+    weight.grad = torch.sparse_coo_tensor(place, row, weight.shape, check_invariants=False)
+    try:
+        optimizer = table.optimizer([weight])
+        optimizer.step()
+        state = dict(optimizer.state[weight])
+        for group in optimizer.param_groups:
+            group["lr"] *= 1.0  # as a schedule does
+    except Exception as error:
+        raise _refusal(table, name, f"{type(error).__name__}: {error}") from error
+    if any(isinstance(value, Tensor) and value.is_sparse for value in state.values()):
+        raise _refusal(table, name, "it keeps sparse states, as SGD does with momentum")
+    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim()}
+    sizes = {key: tuple(value.shape[1:]) for key, value in tensors.items() if len(value) == rows}
+    return sizes | ({SEEN: ()} if table.admit else {})
+
+
+def check_owners(module: nn.Module) -> None:
+    """Raise InvalidInput if another module has the weight of a table, too."""
+    owners = Counter(id(value) for part in module.modules() for value in part.parameters(recurse=False))
+    if shared := [name for name, table in tables_of(module).items() if owners[id(table.weight)] > 1]:
+        raise InvalidInput(
+            f"the weight of Table {shared[0]!r} is another module's too; expected one Table of both uses."
+        )
+
+
+def _refusal(table: Table, name: str, reason: str) -> InvalidInput:
+    optimizer: Any = getattr(table.optimizer, "func", table.optimizer)
+    return InvalidInput(
+        f"the optimizer of Table {name!r}, {getattr(optimizer, '__name__', optimizer)}, cannot train rows: {reason}. "
+        "Expected RowAdagrad, or SGD without momentum, Adagrad or SparseAdam of torch.optim."
+    )
 
 
 def hashed_rows(seed: int, ids: Tensor, columns: int, half_width: float) -> Tensor:

@@ -2,7 +2,8 @@
 
 A look-up of ``k`` distinct ids is two exchanges: ids to the workers that hold the rows, and rows back. A step is two
 more, for all tables together: ids, and the sums of the gradients of their rows over the worker's look-ups. All workers
-call the tables in the same order.
+call the tables in the same order. A strategy with servers of its own sets ``served``: its servers then answer look-ups,
+and take gradients, when a worker asks, and no worker waits for another one's call.
 
 With ``Table(admit=k)``, the worker that holds a row counts how often all workers looked its id up in training. When a
 step ends with a count of at least ``k``, the row gets its initial numbers; before, its gradients are dropped.
@@ -11,10 +12,8 @@ step ends with a count of at least ``k``, the row gets its initial numbers; befo
 from __future__ import annotations
 
 import zlib
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,11 +23,8 @@ from sparkdl.cluster.group.world import Group, World
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights import Slice
 from sparkdl.telemetry.step_timer import inner_phase
-from sparkdl.training.layouts import Layout, SentBytes
-from sparkdl.training.layouts.table import CHUNK, Table, tables_of
-from sparkdl.training.objective.objective import Objective
-
-_SEEN = "seen"
+from sparkdl.training.layouts import SentBytes
+from sparkdl.training.layouts.table import CHUNK, SEEN, Table, state_sizes, tables_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +44,23 @@ class LookUp:
     counts: Tensor | None
 
 
+@dataclass(frozen=True)
+class RowSums:
+    """Sums of the gradients of one table's rows.
+
+    Attributes:
+        rows: distinct ones ``[k]``: their ids, or their places in the weight of the worker that holds them.
+        gradients: ``[k, d]``.
+        counted: rows that were looked up ``[m]``; those that are not admitted yet have no gradient.
+        counts: how often, ``[m]``.
+    """
+
+    rows: Tensor
+    gradients: Tensor
+    counted: Tensor
+    counts: Tensor
+
+
 class TableRows:
     """The rows of all tables of a module, on the workers of a group.
 
@@ -59,8 +72,11 @@ class TableRows:
 
     Attributes:
         group: the workers.
-        gradients: of this worker's rows in the present step: places of rows ``[k]`` and gradients ``[k, d]``, by the
-            names of the tables that any worker used.
+        gradients: of this worker's rows in the present step, by the names of the tables that any worker used; with
+            ``served`` those of this worker's look-ups, not times its share, which the strategy takes.
+        served: returns the rows ``[ids, d]`` of a table for ids by the worker that holds them; None for collectives.
+        factor: of the learning rates in the present step.
+        most: integers of a message to this worker, and numbers after it, of ``dtype``, at most.
         look_ups: of the present step.
         sent: bytes that this worker has sent in the present step.
         slices: this worker's slices of the weights and of their optimizers' states, by name.
@@ -83,14 +99,15 @@ class TableRows:
 
     def __init__(self, module: nn.Module, group: Group, seed: int, device: torch.device) -> None:
         self.group, self.sent = group, SentBytes()
-        self.gradients: dict[str, tuple[Tensor, Tensor]] = {}
+        self.gradients: dict[str, RowSums] = {}
+        self.served: Callable[[str, Sequence[Tensor]], list[Tensor]] | None = None
+        self.factor = 1.0
         self.look_ups: list[LookUp] = []
         self._tables = tables_of(module)
         self._names = {id(table): name for name, table in self._tables.items()}
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
         self._seeds: dict[str, int] = {}
         self._seen: dict[str, Tensor] = {}  # how often ids were looked up, [rows], of tables that admit them
-        self._counted: dict[str, tuple[Tensor, Tensor]] = {}  # places of rows and their counts in the present step
         self._device = device
         self.slices: dict[str | int, Slice] = {}
         for name, table in self._tables.items():
@@ -115,58 +132,68 @@ class TableRows:
         for name, part in module.named_modules(remove_duplicate=False):  # other names of shared tables
             if isinstance(part, Table):
                 self.slices[_joined(name, "weight")] = self.slices[_joined(self._names[id(part)], "weight")]
+        held = [(2 + 2 * len(table.held), table.weight.numel()) for table in self._tables.values()]
+        self.most = sum(ids for ids, _ in held), sum(numbers for _, numbers in held)
+        self.dtype = torch.cat([table.weight.detach()[:0].reshape(-1).cpu() for table in self._tables.values()]).dtype
         self._rates = {name: [group["lr"] for group in one.param_groups] for name, one in self._optimizers.items()}
         self.kinds = {name: type(one).__qualname__ for name, one in self._optimizers.items()}
 
     def look_up(self, table: Table, ids: Tensor, counts: Tensor | None) -> Tensor:
         """The rows of distinct, ascending ids; a pass with gradients keeps them for ``collect``."""
-        size, weight = self.group.size, table.weight.detach()
-        if size == 1:
-            rows = weight[ids.to(weight.device)].to(ids.device)
+        name = self._names[id(table)]
+        if self.group.size == 1 and self.served is None:
+            rows = self.rows(name, ids)
         else:
             order, parts = self._by_holder(ids)
             with inner_phase("exchange"):
-                asked = self.group.all_to_all_rows(parts)
-                replies = [weight[(one // size).to(weight.device)].to(ids.device) for one in asked]
-                answers = torch.cat(self.group.all_to_all_rows(replies, [*map(len, parts)]))
-            rows = torch.empty_like(answers)
-            rows[order] = answers
+                if self.served is None:
+                    sent = [self.rows(name, asked) for asked in self.group.all_to_all_rows(parts)]
+                    answers = self.group.all_to_all_rows(sent, [*map(len, parts)])
+                else:
+                    answers = sent = self.served(name, parts)  # workers send as much as they get, on average
+            joint = torch.cat(answers)
+            rows = torch.empty_like(joint)
+            rows[order] = joint
             if torch.is_grad_enabled():
-                self._count([*parts, *replies])
+                self.count([*parts, *sent])
         if torch.is_grad_enabled():
-            self.look_ups.append(LookUp(self._names[id(table)], ids, rows.requires_grad_(), counts))
+            self.look_ups.append(LookUp(name, ids, rows.requires_grad_(), counts))
         return rows
 
+    def rows(self, table: str, ids: Tensor) -> Tensor:
+        """The rows ``[ids, d]`` of ids that this worker holds."""
+        weight = self._tables[table].weight.detach()
+        return weight[(ids // self.group.size).to(weight.device)].to(ids.device)
+
+    def holds(self, table: str, ids: Tensor) -> bool:
+        """Whether this worker holds the rows of all ids."""
+        held = self._tables[table].held
+        return bool(((ids >= held.start) & (ids < held.stop) & ((ids - held.start) % held.step == 0)).all())
+
     def collect(self, share: float) -> None:
-        """Set ``gradients`` from the step's look-ups; ``share`` is this worker's share of the step. A collective."""
-        used = {one.name for one in self.look_ups if one.rows.grad is not None}
-        mine = {name: self._summed(name, share) for name in self._tables}
-        self.look_ups, size = [], self.group.size
-        heads: list[list[int]] = [[] for _ in range(size)]
-        ids: list[list[Tensor]] = [[] for _ in range(size)]
-        values: list[list[Tensor]] = [[] for _ in range(size)]
-        for name, (rows, gradients, counts) in mine.items():
-            order, parts = self._by_holder(rows)
-            sizes = [*map(len, parts)]
-            pieces, numbers_seen = torch.split(gradients[order], sizes), torch.split(counts[order], sizes)
-            for holder, (part, piece) in enumerate(zip(parts, pieces, strict=True)):
-                heads[holder] += [len(part), name in used]
-                ids[holder] += [part, numbers_seen[holder]] if name in self._seen else [part]
-                values[holder].append(piece.reshape(-1))
-        messages = [torch.cat([part[0].new_tensor(head), *part]) for head, part in zip(heads, ids, strict=True)]
-        numbers = [torch.cat(part) for part in values]
-        if size > 1:
+        """Set ``gradients`` from the step's look-ups, times this worker's share; a collective, unless ``served``."""
+        if self.served is not None:
+            self.gradients |= self._sums_of_step(1.0)
+            return
+        messages, numbers = self.dealt(self._sums_of_step(share))
+        if self.group.size > 1:
             with inner_phase("exchange"):
-                self._count([*messages, *numbers])
+                self.count([*messages, *numbers])
                 messages = self.group.all_to_all_rows(messages)
                 numbers = self.group.all_to_all_rows(numbers, [*map(self._numbers_after, messages)])
-        self.gradients = {name: self._admitted(name, *part) for name, *part in self._received(messages, numbers)}
+        self.gradients = self.received(messages, numbers)
 
-    def step(self, factor: float) -> None:
-        """Take the tables' steps, with their learning rates times ``factor``."""
-        for name, (rows, values) in self.gradients.items():
+    def step(self) -> None:
+        """Take the tables' steps on ``gradients``; with ``served``, the servers take them."""
+        if self.served is None:
+            self.take_step(self.gradients, self.factor)
+            self.gradients = {}
+
+    def take_step(self, sums: Mapping[str, RowSums], factor: float) -> None:
+        """Step on gradients of this worker's rows, by table, with the learning rates times ``factor``."""
+        for name, one in sums.items():
             weight, optimizer = self._tables[name].weight, self._optimizers[name]
-            places, gradients = rows.unsqueeze(0).to(weight.device), values.to(weight.device)
+            places, gradients = one.rows.unsqueeze(0).to(weight.device), one.gradients.to(weight.device)
             weight.grad = torch.sparse_coo_tensor(
                 places, gradients, weight.shape, is_coalesced=True, check_invariants=False
             )
@@ -175,9 +202,53 @@ class TableRows:
             with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
                 optimizer.step()
             weight.grad = None
-        for name, (rows, counts) in self._counted.items():
-            self._admit(name, rows, counts)
-        self.gradients, self._counted = {}, {}
+            if name in self._seen:
+                self._admit(name, one.counted, one.counts)
+
+    def dealt(self, sums: Mapping[str, RowSums]) -> tuple[list[Tensor], list[Tensor]]:
+        """Messages to each worker on ids of its rows, by table, and the numbers of their gradients.
+
+        A message begins with two integers for each table: how many ids it has of it, and whether the table was used.
+        """
+        heads, ids, values = [], [], []  # by table and worker
+        none = torch.empty(0, dtype=torch.int64, device=self._device)
+        for name, table in self._tables.items():
+            one = sums.get(name) or RowSums(none, table.weight.detach()[:0].to(self._device), none, none)
+            order, parts = self._by_holder(one.rows)
+            sizes = [*map(len, parts)]
+            heads.append([one.rows.new_tensor([size, name in sums]) for size in sizes])
+            counts = torch.split(one.counts[order], sizes)
+            ids.append([*map(torch.cat, zip(parts, counts, strict=True))] if name in self._seen else parts)
+            values.append([part.reshape(-1) for part in torch.split(one.gradients[order], sizes)])
+        messages = zip(*heads, *ids, strict=True)
+        return [*map(torch.cat, messages)], [*map(torch.cat, zip(*values, strict=True))]
+
+    def received(
+        self, messages: Sequence[Tensor], numbers: Sequence[Tensor], *, unused: bool = False
+    ) -> dict[str, RowSums]:
+        """The sums of what workers sent, in their order, for this worker's rows; ``unused``: of unused tables, too."""
+        sums: dict[str, RowSums] = {}
+        parts = [self._parts(*pair) for pair in zip(messages, numbers, strict=True)]
+        for name, *columns in zip(self._tables, *parts, strict=True):
+            used, ids, values = zip(*columns, strict=True)
+            if unused or any(used):
+                joint = torch.cat(ids, 1)
+                places = joint[0] // self.group.size
+                rows, gradients = _sums(places, torch.cat(values))
+                counted = _sums(places, joint[1]) if name in self._seen else (rows, rows)
+                sums[name] = self._admitted(name, RowSums(rows, gradients, *counted))
+        return sums
+
+    def check(self, message: Tensor, numbers: Tensor) -> None:
+        """Raise ValueError or RuntimeError unless this is a message of ``dealt`` for this worker."""
+        for name, (_, ids, _) in zip(self._tables, self._parts(message, numbers), strict=True):
+            if not self.holds(name, ids[0]):
+                raise ValueError(f"other workers hold some of the ids of {name!r}")
+
+    def count(self, parts: Sequence[Tensor]) -> None:
+        """Count the bytes of what this worker sends to each worker."""
+        others = [part for number, part in enumerate(parts) if number % self.group.size != self.group.rank]
+        self.sent.count += sum(part.nbytes for part in others)
 
     def state_dict(self) -> dict[str, Any]:
         """The states of the tables' optimizers, and the counts of ids, by table and name; tensors are live."""
@@ -186,11 +257,11 @@ class TableRows:
             for name, optimizer in self._optimizers.items()
             for key, value in optimizer.state.get(self._tables[name].weight, {}).items()
         }
-        return states | {_joined(name, _SEEN): counts for name, counts in self._seen.items()}
+        return states | {_joined(name, SEEN): counts for name, counts in self._seen.items()}
 
     def load_state_dict(self, state: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
         """Restore a state from ``state_dict`` of optimizers of these ``kinds``; raises InvalidInput if they differ."""
-        counted = {name for name in self._tables if _joined(name, _SEEN) in state}
+        counted = {name for name in self._tables if _joined(name, SEEN) in state}
         if kinds != self.kinds or counted != {*self._seen}:
             raise InvalidInput(
                 f"the saved state is of another training: its tables have the optimizers {dict(kinds)}, and this "
@@ -201,36 +272,33 @@ class TableRows:
             weight, start = self._tables[name].weight, _joined(name, "")
             mine = {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}
             if name in self._seen:
-                self._seen[name].copy_(mine.pop(_SEEN))
+                self._seen[name].copy_(mine.pop(SEEN))
             optimizer.state[weight] = {
                 key: value.to(weight.device) if isinstance(value, Tensor) and value.dim() else value
                 for key, value in mine.items()
                 if "." not in key
             }
 
-    def _summed(self, name: str, share: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The ids that this worker's batch used, the sums of their rows' gradients, and how often they occur."""
-        table = self._tables[name]
-        parts = [(one, one.rows.grad) for one in self.look_ups if one.name == name and one.rows.grad is not None]
-        if not parts:
-            none = torch.empty(0, dtype=torch.int64, device=self._device)
-            return none, table.weight.detach()[:0].to(self._device), none
-        ids, gradients = torch.cat([one.ids for one, _ in parts]), torch.cat([grad for _, grad in parts]) * share
-        counts = torch.cat([torch.zeros_like(one.ids) if one.counts is None else one.counts for one, _ in parts])
-        if len(parts) > 1:
-            (_, counts), (ids, gradients) = _sums(ids, counts), _sums(ids, gradients)
-        if table.padding_idx is not None:
-            trained = ids != table.padding_idx
-            ids, gradients, counts = ids[trained], gradients[trained], counts[trained]
-        return ids, gradients, counts
+    def _sums_of_step(self, share: float) -> dict[str, RowSums]:
+        """The sums over the step's look-ups by ids, of the tables that they used."""
+        parts: dict[str, list[RowSums]] = {}
+        for one in self.look_ups:
+            if (gradients := one.rows.grad) is not None:
+                ids, counts = one.ids, torch.zeros_like(one.ids) if one.counts is None else one.counts
+                if (padding := self._tables[one.name].padding_idx) is not None:
+                    trained = ids != padding
+                    ids, gradients, counts = ids[trained], gradients[trained], counts[trained]
+                parts.setdefault(one.name, []).append(RowSums(ids, gradients * share, ids, counts))
+        self.look_ups = []
+        return {name: joined(sums) for name, sums in parts.items()}
 
-    def _admitted(self, name: str, rows: Tensor, values: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of the rows that training has admitted."""
+    def _admitted(self, name: str, sums: RowSums) -> RowSums:
+        """The sums without gradients of the rows that training has not admitted."""
         if name not in self._seen:
-            return rows, values
-        self._counted[name] = rows, counts
-        trained = (self._seen[name][rows.to(self._seen[name].device)] >= self._tables[name].admit).to(rows.device)
-        return rows[trained], values[trained]
+            return sums
+        places = sums.rows.to(self._seen[name].device)
+        trained = (self._seen[name][places] >= self._tables[name].admit).to(sums.rows.device)
+        return replace(sums, rows=sums.rows[trained], gradients=sums.gradients[trained])
 
     @torch.no_grad()
     def _admit(self, name: str, rows: Tensor, counts: Tensor) -> None:
@@ -245,25 +313,16 @@ class TableRows:
             ids = begun.cpu() * table.held.step + table.held.start
             table.weight[begun] = table.initial(self._seeds[name], ids).to(table.weight)
 
-    def _received(self, messages: list[Tensor], numbers: list[Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
-        """The gradients of this worker's rows and how often they were looked up, summed in rank order."""
-        heads = [message[: 2 * len(self._tables)].view(-1, 2).tolist() for message in messages]
-        first, begin = [2 * len(self._tables)] * len(messages), [0] * len(messages)
-        for number, (name, table) in enumerate(self._tables.items()):
-            ids, values, counts = [], [], []
-            for rank, head in enumerate(heads):
-                count = head[number][0]
-                end = begin[rank] + count * table.embedding_dim
-                parts = 2 if name in self._seen else 1
-                sent = messages[rank][first[rank] : first[rank] + parts * count].view(parts, count)
-                ids.append(sent[0])
-                counts.append(sent[-1])
-                values.append(numbers[rank][begin[rank] : end].view(count, table.embedding_dim))
-                first[rank], begin[rank] = first[rank] + parts * count, end
-            if any(head[number][1] for head in heads):
-                places = torch.cat(ids) // self.group.size
-                rows, gradients = _sums(places, torch.cat(values))
-                yield name, rows, gradients, _sums(places, torch.cat(counts))[1] if name in self._seen else rows
+    def _parts(self, message: Tensor, numbers: Tensor) -> list[tuple[int, Tensor, Tensor]]:
+        """Of each table whether it was used, ids beside any counts ``[1 or 2, k]``, and gradients ``[k, d]``."""
+        head, tables = message[: 2 * len(self._tables)].view(-1, 2).tolist(), self._tables.items()
+        rows = [1 + (name in self._seen) for name in self._tables]
+        ids = torch.split(message[2 * len(rows) :], [count * row for (count, _), row in zip(head, rows, strict=True)])
+        values = torch.split(numbers, [k * one.embedding_dim for (k, _), (_, one) in zip(head, tables, strict=True)])
+        return [
+            (used, part.view(row, count), value.view(count, table.embedding_dim))
+            for (count, used), row, part, value, (_, table) in zip(head, rows, ids, values, tables, strict=True)
+        ]
 
     def _numbers_after(self, message: Tensor) -> int:
         """How many numbers a worker sends after a message."""
@@ -278,105 +337,14 @@ class TableRows:
         order = holder.argsort(stable=True)
         return order, [*torch.split(ids[order], torch.bincount(holder, minlength=self.group.size).tolist())]
 
-    def _count(self, parts: list[Tensor]) -> None:
-        others = [part for number, part in enumerate(parts) if number % self.group.size != self.group.rank]
-        self.sent.count += sum(part.nbytes for part in others)
 
-
-def check_new_rows(module: nn.Module) -> None:
-    """Raise InvalidInput if a table has rows already, which a layout with slices would replace by new ones."""
-    if filled := [name for name, table in tables_of(module).items() if table.filled]:
-        raise InvalidInput(
-            f"Table {filled[0]!r} has rows, as in a module, a WarmStart or a factory that loads rows, and a layout "
-            "with slices begins with new rows; expected layout=Replicated(), or a factory that passes the rows as init."
-        )
-
-
-def drop_weights(module: nn.Module) -> list[tuple[Table, nn.Parameter]]:
-    """Remove the weights of tables, so that a layout with slices sees the other parameters alone, and return them.
-
-    Raises:
-        InvalidInput: another module has the weight of a table too.
-    """
-    _check_owners(module)
-    weights = [(table, table.weight) for table in tables_of(module).values()]
-    for table, _ in weights:
-        del table.weight
-    return weights
-
-
-@contextmanager
-def dropped_weights(module: nn.Module) -> Iterator[None]:
-    """In the block, tables have no weights; raises InvalidInput as ``drop_weights``."""
-    weights = drop_weights(module)
-    try:
-        yield
-    finally:
-        for table, weight in weights:
-            table.weight = weight
-
-
-def check_tables(objective: Objective, module: nn.Module) -> None:
-    """Raise InvalidInput if a gang cannot train the module's tables."""
-    tables = tables_of(module)
-    for name, table in tables.items():
-        state_sizes(table, name)
-    _check_owners(module)
-    settings = {"precision='fp16'": objective.precision == "fp16", "compile": objective.compile is not None}
-    if tables and (refused := [setting for setting, there in settings.items() if there]):
-        raise InvalidInput(
-            f"the model has a Table, {', '.join(tables)}, and {refused[0]} is set; expected no fp16 and no compile."
-        )
-
-
-def check_no_tables(layout: Layout, module: nn.Module) -> None:
-    """Raise InvalidInput if the module has a table, whose rows the layout would not train."""
-    if tables := tables_of(module):
-        raise InvalidInput(
-            f"layout is {type(layout).__name__}, and the model has a Table, {', '.join(tables)}; expected "
-            "Replicated() or Sharded(), with which tables lie on all workers."
-        )
-
-
-def state_sizes(table: Table, name: str = "") -> dict[str, tuple[int, ...]]:
-    """What a table's optimizer, and the counts of ids, keep for each row: the shapes of a row's state, by name.
-
-    Raises:
-        InvalidInput: the optimizer does not step on sparse gradients, or keeps sparse states.
-    """
-    rows = table.embedding_dim + 2  # no other dimension
-    weight = nn.Parameter(torch.zeros(rows, table.embedding_dim, device="cpu"), requires_grad=False)
-    row, place = torch.ones(1, table.embedding_dim, device="cpu"), torch.tensor([[1]], device="cpu")
-    weight.grad = torch.sparse_coo_tensor(place, row, weight.shape, check_invariants=False)
-    try:
-        optimizer = table.optimizer([weight])
-        optimizer.step()
-        state = dict(optimizer.state[weight])
-        for group in optimizer.param_groups:
-            group["lr"] *= 1.0  # as a schedule does
-    except Exception as error:
-        raise _refusal(table, name, f"{type(error).__name__}: {error}") from error
-    if any(isinstance(value, Tensor) and value.is_sparse for value in state.values()):
-        raise _refusal(table, name, "it keeps sparse states, as SGD does with momentum")
-    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim()}
-    sizes = {key: tuple(value.shape[1:]) for key, value in tensors.items() if len(value) == rows}
-    return sizes | ({_SEEN: ()} if table.admit else {})
-
-
-def _check_owners(module: nn.Module) -> None:
-    owners = Counter(id(value) for part in module.modules() for value in part.parameters(recurse=False))
-    if shared := [name for name, table in tables_of(module).items() if owners[id(table.weight)] > 1]:
-        raise InvalidInput(
-            f"the weight of Table {shared[0]!r} is another module's too; expected one Table of both uses."
-        )
-
-
-def _refusal(table: Table, name: str, reason: str) -> InvalidInput:
-    optimizer: Any = getattr(table.optimizer, "func", table.optimizer)
-    return InvalidInput(
-        f"the optimizer of Table {name!r}, {getattr(optimizer, '__name__', optimizer)}, cannot train rows: {reason}. "
-        "Expected RowAdagrad, or SGD without momentum, Adagrad or SparseAdam of torch.optim."
-    )
+def joined(sums: Sequence[RowSums]) -> RowSums:
+    """One sum of several of a table."""
+    if len(sums) == 1:
+        return sums[0]
+    gradients = _sums(torch.cat([one.rows for one in sums]), torch.cat([one.gradients for one in sums]))
+    counts = _sums(torch.cat([one.counted for one in sums]), torch.cat([one.counts for one in sums]))
+    return RowSums(*gradients, *counts)
 
 
 def _sums(ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

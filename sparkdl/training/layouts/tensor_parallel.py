@@ -40,8 +40,7 @@ from sparkdl.training.layouts.arithmetic import slow_attention
 from sparkdl.training.layouts.feed import Feed
 from sparkdl.training.layouts.initial_weights import InitialWeights, check_init, check_init_field
 from sparkdl.training.layouts.passes import ModuleReplica
-from sparkdl.training.layouts.slice_checks import check_slices
-from sparkdl.training.layouts.table_rows import check_no_tables
+from sparkdl.training.layouts.slice_checks import check_no_tables, check_slices
 from sparkdl.training.layouts.tensors.partner_operators import Partners
 from sparkdl.training.layouts.tensors.plans import KINDS, PlannedLayer, planned_layers
 from sparkdl.training.objective.loss import shapes

@@ -28,9 +28,9 @@ from sparkdl.training.callbacks.ema import EMA
 from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.layouts.table import Table
 from sparkdl.training.strategies.allreduce import AllReduce
-from sparkdl.training.strategies.parameter_server.client import ShardClient
+from sparkdl.training.strategies.parameter_server.client import ShardClient, body_of
 from sparkdl.training.strategies.parameter_server.placement import portions
-from sparkdl.training.strategies.parameter_server.service import ShardServer, body_of
+from sparkdl.training.strategies.parameter_server.service import ShardServer
 from sparkdl.training.strategies.parameter_server.strategy import ParameterServer
 from tests.contracts import work
 from tests.contracts.strategy_contract import (

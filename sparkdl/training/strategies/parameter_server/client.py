@@ -8,8 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from torch import Tensor
+
 from sparkdl.errors import PeerLost
 from sparkdl.net.protocol import Connection, Endpoint, ProtocolError
+
+
+def body_of(buffer: Tensor) -> memoryview:
+    """The memory of a buffer of bytes."""
+    return memoryview(buffer.numpy().data)
 
 
 class ShardClient:
@@ -34,13 +41,18 @@ class ShardClient:
             packed = json.dumps({"kind": "push", **head, "bytes": len(body)}).encode()
             self._connections[peer].send_body(packed, body, self._deadline())
 
+    def send(self, peer: int, head: Mapping[str, Any], body: memoryview) -> None:
+        """Send a request of ``row_exchange``."""
+        with self._reaching(peer):
+            self._connections[peer].send_body(json.dumps(head).encode(), body, self._deadline())
+
     def ask(self, peer: int, kind: str, clock: int) -> None:
         """Send a request, ``"pull"`` or ``"settle"``, whose answer is read later."""
         with self._reaching(peer):
             self._connections[peer].send([json.dumps({"kind": kind, "clock": clock}).encode()], self._deadline())
 
     def answer(self, peer: int, buffer: memoryview) -> int:
-        """Read the weights of an answer into a buffer; return the shard's clock."""
+        """Read the weights or rows of an answer into a buffer; return the shard's clock."""
         with self._reaching(peer):
             deadline = self._deadline()
             clock: int = json.loads(self._connections[peer].receive(deadline=deadline))["clock"]

@@ -13,9 +13,11 @@ from sparkdl.cluster.group.world import Group
 from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.net.protocol import Endpoint
 from sparkdl.training.layouts.arithmetic import clip
-from sparkdl.training.strategies.parameter_server.client import ShardClient
+from sparkdl.training.layouts.table_rows import TableRows
+from sparkdl.training.strategies.parameter_server.client import ShardClient, body_of
 from sparkdl.training.strategies.parameter_server.placement import Portion, portions, rows_of
-from sparkdl.training.strategies.parameter_server.service import ShardServer, body_of
+from sparkdl.training.strategies.parameter_server.row_exchange import RowExchange
+from sparkdl.training.strategies.parameter_server.service import ShardServer
 from sparkdl.training.strategies.parameter_server.shard import ParameterShard, Push
 from sparkdl.training.strategies.parameter_server.significance import Residuals, pack
 
@@ -30,6 +32,7 @@ class ShardExchange:
         group: the workers.
         optimizer: makes the optimizer of a shard.
         max_norm: if ``replicated``, the largest norm of the sum of all gradients; None for any.
+        tables: of the replica, if it has any; their rows are looked up in the shards.
         replicated: whether all replicas are equal after each exchange, and a shard steps from its owner's weights.
         held: the rows of each shard; default: all shards have about equal bytes.
         filtered: whether pushes leave out what is not significant.
@@ -43,6 +46,7 @@ class ShardExchange:
         optimizer: Callable[[Sequence[nn.Parameter]], Optimizer],
         max_norm: float | None,
         *,
+        tables: TableRows | None = None,
         replicated: bool,
         held: Sequence[Portion] = (),
         filtered: bool = False,
@@ -54,7 +58,7 @@ class ShardExchange:
         self._buffers = [one.allocate() for one in self._portions]
         self._views = [one.views(buffer) for one, buffer in zip(self._portions, self._buffers, strict=True)]
         settings = {"timeout": group.axis.timeout if group.axis else 600.0, "opened": replicated, **clocks}
-        settings |= {"source": self._rows if replicated else tuple, "held": max_norm is not None}
+        settings |= {"tables": tables, "source": self._rows if replicated else tuple, "held": max_norm is not None}
         self.shard = ParameterShard(self.portion, optimizer, group.size, **settings)
         # The lowest of all shards at the last pull. With a clock for each shard, two workers could each wait for a push
         # that the other one sends after its wait: each late at another shard.
@@ -68,8 +72,10 @@ class ShardExchange:
         self._rates = [0.0] * len(groups)  # the last ones that were not 0
         self.pushed = (0, 0)  # bytes of all filtered pushes, and the number of pulls
         self._peers = [(group.rank + far) % group.size for far in range(1, group.size)]
+        self._client = ShardClient(group.rank, settings["timeout"], group.ranks)
+        self._row_exchange = None if tables is None else RowExchange(tables, self.shard, self._client)
         if self._peers:
-            self._connect(settings["timeout"])
+            self._connect()
 
     @property
     def bytes(self) -> int:
@@ -82,6 +88,8 @@ class ShardExchange:
     def collect(self, share: float) -> None:
         """Take the gradients of a step, multiplied by the worker's share of the step."""
         self._share, self.steps = self._share + share, self.steps + 1
+        if self._row_exchange is not None:
+            self._row_exchange.collect(share)
         for index, parameter in enumerate(self._parameters):
             gradient, parameter.grad = parameter.grad, None
             if gradient is None:
@@ -129,6 +137,8 @@ class ShardExchange:
 
     def close(self) -> None:
         """Close all connections."""
+        if self.shard.tables is not None:
+            self.shard.tables.served = None  # look-ups are collectives again
         if self._peers:
             self._client.close()
             self._server.close()
@@ -140,6 +150,7 @@ class ShardExchange:
         """Push if there are steps, and ask all shards for weights."""
         pushes, unused = self.steps > 0 or self._residuals is not None, sorted(self._unused)
         share, clock = self._share / max(1, self.steps), self._clock + pushes
+        rows = self._row_exchange.push() if pushes and self._row_exchange is not None else None
         head = {"clock": clock, "share": share, "unused": unused, "options": options}
         sent = 0
         for peer in self._peers:
@@ -148,7 +159,7 @@ class ShardExchange:
         if self._residuals is not None:
             self.pushed = self.pushed[0] + sent, self.pushed[1] + (request == "pull")
         if pushes:
-            self.shard.push(Push(self._rank, clock, share, frozenset(unused), options), self._views[self._rank])
+            self.shard.push(Push(self._rank, clock, share, frozenset(unused), options, rows), self._views[self._rank])
         self._unused, self._share, self.steps = {*range(len(self._parameters))}, 0.0, 0
 
     def _push(self, peer: int, head: dict[str, Any]) -> int:
@@ -195,7 +206,7 @@ class ShardExchange:
             if rows:
                 rows_of(parameter, rows).copy_(view)
 
-    def _connect(self, timeout: float) -> None:
+    def _connect(self) -> None:
         group, world = self._group, None if self._group.axis is None else self._group.axis.world
         if world is None or not world.secret:
             raise InvalidInput(
@@ -203,7 +214,6 @@ class ShardExchange:
             )
         addresses = [world.addresses[rank] for rank in group.ranks]
         self._server = ShardServer(self.shard, group.rank, group.ranks, addresses[group.rank], world.secret)
-        self._client = ShardClient(group.rank, timeout, group.ranks)
         world.on_end(self.close)
         ports = group.gather(self._server.endpoint.port)
         for peer in self._peers:

@@ -2,7 +2,7 @@
 
 A request is a head, JSON in a sealed frame of ``sparkdl.net.protocol``. A push has a body, the buffer of the shard's
 portion or the numbers in it that are not 0, and no answer. The answer to a pull and to a settlement is a head with the
-shard's clock, and a body.
+shard's clock, and a body. ``row_exchange`` has the requests for rows of tables.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from torch import Tensor
 from sparkdl.errors import PeerLost
 from sparkdl.net.protocol import Connection, ProtocolError
 from sparkdl.net.server import Server
-from sparkdl.training.strategies.parameter_server.shard import ParameterShard, Push
+from sparkdl.training.strategies.parameter_server.client import body_of
+from sparkdl.training.strategies.parameter_server.row_exchange import answer_look_up, receive_rows
+from sparkdl.training.strategies.parameter_server.shard import ParameterShard, Push, RowPush
 from sparkdl.training.strategies.parameter_server.significance import packed_bytes, unpack
 
 logger = logging.getLogger(__name__)
-
-
-def body_of(buffer: Tensor) -> memoryview:
-    """The memory of a buffer of bytes."""
-    return memoryview(buffer.numpy().data)
 
 
 class ShardServer(Server):
@@ -55,6 +52,7 @@ class ShardServer(Server):
     def _answer(self, connection: Connection, rank: int) -> None:
         buffer = self._shard.portion.allocate()
         gradients, body = self._shard.portion.views(buffer), body_of(buffer)
+        rows: RowPush | None = None
         while True:
             head = _head(connection)
             kind, clock = head.get("kind"), int(head.get("clock", 0))
@@ -63,16 +61,23 @@ class ShardServer(Server):
             if head.get("bytes", 0) != (size if kind == "push" else 0) or size > len(body):
                 raise ProtocolError(f"a {kind} has {head.get('bytes')} bytes; this shard has {len(body)}")
             try:
+                if kind == "rows":
+                    rows = receive_rows(connection, head, self._shard)
+                    continue
                 if kind == "push":
                     connection.receive_body(body[:size])
                     if counts is not None:
                         unpack(counts, buffer[:size], gradients)
                     unused = frozenset(head["unused"])
-                    self._shard.push(Push(rank, clock, head["share"], unused, head["options"]), gradients)
+                    self._shard.push(Push(rank, clock, head["share"], unused, head["options"], rows), gradients)
+                    rows = None
                     continue
-                clock, weights = self._shard.pull(clock) if kind == "pull" else self._shard.settle(rank)
+                if kind == "look up":
+                    weights = answer_look_up(connection, head, self._shard)
+                else:
+                    clock, weights = self._shard.pull(clock) if kind == "pull" else self._shard.settle(rank)
             except Exception as error:
-                if isinstance(error, (OSError, EOFError)):
+                if isinstance(error, (OSError, EOFError, ProtocolError)):
                     raise
                 if not isinstance(error, PeerLost):
                     self._shard.fail(error)

@@ -14,6 +14,9 @@ the share of worker ``i`` in the rows of the global batch:
   2013). With ``math.inf`` nobody waits: asynchronous (J. Dean et al., Large scale distributed deep networks, NIPS
   2012).
 
+Rows of tables (``sparkdl.training.layouts.table_rows``) that lie beside the shard take their step with it: a push has
+their gradients, which follow the same rules.
+
 Nobody waits for a worker that has settled. Once all have settled, all get the same weights, clocks begin again at 0,
 and the shard takes no push until its owner opens it.
 """
@@ -31,7 +34,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparkdl.errors import PeerLost
+from sparkdl.training.layouts.table_rows import RowSums, TableRows
 from sparkdl.training.strategies.parameter_server.placement import Portion
+
+
+@dataclass(frozen=True)
+class RowPush:
+    """Gradients of rows: a message of ``TableRows.dealt``, its numbers, and the factor of the tables' rates."""
+
+    ids: Tensor
+    numbers: Tensor
+    factor: float
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,7 @@ class Push:
     share: float = 1.0
     unused: Collection[int] = ()
     options: Sequence[Mapping[str, Any]] = ()
+    rows: RowPush | None = None
 
 
 class ParameterShard:
@@ -58,6 +72,7 @@ class ParameterShard:
         source: returns the weights before each step, since callbacks may change them; default: they are here.
         held: whether the sums of a clock wait for a call of ``step()``.
         opened: whether pushes are taken before the first ``open()``.
+        tables: whose rows are beside the shard.
 
     Attributes:
         parameters: the rows of each tensor, which the optimizer has.
@@ -78,8 +93,10 @@ class ParameterShard:
         source: Callable[[], Sequence[Tensor]] = tuple,
         held: bool = False,
         opened: bool = True,
+        tables: TableRows | None = None,
     ) -> None:
-        self.portion = portion
+        self.portion, self.tables = portion, tables
+        self._row_sums: dict[str, RowSums] = {}  # of the next step
         self._buffer = portion.allocate()
         self.parameters = [nn.Parameter(view) for view in portion.views(self._buffer)]
         self.optimizer = optimizer(self.parameters)
@@ -124,6 +141,13 @@ class ParameterShard:
             self.distances[clock - self._slowest(clock)] += 1
             return clock, self._buffer.clone()
 
+    def look_up(self, table: str, ids: Tensor) -> Tensor:
+        """Rows ``[ids, d]`` of a table beside the shard."""
+        with self._turn:
+            self._wait(lambda: True)
+            assert self.tables is not None
+            return self.tables.rows(table, ids)
+
     def settle(self, rank: int) -> tuple[int, Tensor]:
         """Wait until all workers have settled; the clock 0, and weights that are the same for all."""
         with self._turn:
@@ -149,7 +173,8 @@ class ParameterShard:
         """Of a held shard: the sums of a clock, once they are complete; the optimizer steps on them."""
         with self._turn:
             self._wait(lambda: self._summed)
-            return [one.grad for one in self.parameters if one.grad is not None]
+            rows = [one.gradients for one in self._row_sums.values()]
+            return [*(one.grad for one in self.parameters if one.grad is not None), *rows]
 
     def step(self) -> None:
         """Take a step on the sums."""
@@ -160,12 +185,14 @@ class ParameterShard:
                 for group, options in zip(self.optimizer.param_groups, push.options, strict=bool(push.options)):
                     group.update({name: tuple(one) if isinstance(one, list) else one for name, one in options.items()})
                 self.optimizer.step()
+                if self.tables is not None and push.rows is not None:
+                    self.tables.take_step(self._row_sums, push.rows.factor)
             except Exception as error:
                 self.fail(error)
                 raise
             for parameter in self.parameters:
                 parameter.grad = None
-            self._waiting, self._summed, self.clock = {}, False, self.clock + 1
+            self._waiting, self._row_sums, self._summed, self.clock = {}, {}, False, self.clock + 1
             self._turn.notify_all()
 
     def fail(self, error: Exception) -> None:
@@ -213,6 +240,13 @@ class ParameterShard:
             for term in terms[1:]:
                 terms[0].add_(term)
             parameter.grad = terms[0] if share == 1 else terms[0].div_(share)
+        if self.tables is not None:
+            rows = [push.rows for push, _ in self._waiting.values() if push.rows is not None]
+            messages = [one.ids for one in rows], [one.numbers for one in rows]
+            # With backup, shards drop other pushes than each other: all step on all tables.
+            self._row_sums = self.tables.received(*messages, unused=self._backup > 0)
+            for one in self._row_sums.values():
+                one.gradients.div_(share or 1.0)
 
     @torch.no_grad()
     def _fill(self, weights: Sequence[Tensor]) -> None:

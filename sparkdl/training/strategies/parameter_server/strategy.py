@@ -33,6 +33,7 @@ from sparkdl.telemetry.emit import notify
 from sparkdl.training.cost.cost_model import Exchange
 from sparkdl.training.cost.traffic import Hosts, parameter_server
 from sparkdl.training.layouts import Layout, Replica
+from sparkdl.training.layouts.passes import ModuleReplica
 from sparkdl.training.layouts.table import tables_of
 from sparkdl.training.objective.objective import Objective
 from sparkdl.training.objective.optimizers import check_elementwise, has_momentum, open_optimizer, takes_names
@@ -106,15 +107,14 @@ class ParameterServer(CheckedFields, Strategy):
         """Raise InvalidInput if shards cannot train the module."""
         sparse = [name for name, part in module.named_modules() if getattr(part, "sparse", False) is True]
         sliced = layout.multiple(workers) > 1 or layout.state_shards(workers) > 1
+        tiered = self.inside is not None and bool(tables_of(module))
         problems = {
             f"backup is {self.backup}, and there are {workers} workers; expected a lower number": self.backup
             >= workers,
             "precision is 'fp16', which scales by all gradients of a step; expected 'bf16'": objective.precision
             == "fp16",
             f"layout is {layout}, whose workers hold slices of the model; expected layout=Replicated()": sliced,
-            "the model has a Table, whose rows all workers exchange in each step; expected nn.Embedding": tables_of(
-                module
-            ),
+            "inside is set, whose leaders alone host shards, and the model has a Table; expected inside=None": tiered,
             f"{', '.join(sparse)} has sparse gradients, and shards add dense ones; expected sparse=False": sparse,
         }
         for problem, there in problems.items():
@@ -133,7 +133,7 @@ class ParameterServer(CheckedFields, Strategy):
 
     def attach(self, replica: Replica, group: Group) -> ParameterServerSync:
         """Attach to the replica, and open a shard and the connections to the other workers' shards."""
-        if replica.slices or not replica.has_all_modules:
+        if not {*map(str, replica.slices)} <= {*replica.divided} or not replica.has_all_modules:
             raise InvalidInput("strategy is ParameterServer, and the replica has slices; expected layout=Replicated().")
         return ParameterServerSync(self, replica, group)
 
@@ -164,11 +164,15 @@ class ParameterServerSync(Sync):
                 "lower number, or inside=None."
             )
         self._servers = servers.size
+        tables = replica.tables if isinstance(replica, ModuleReplica) else None
+        if tables is not None:
+            replica.lockstep = False
         self._exchange = ShardExchange(
             replica.parameters,
             servers,
             self._open_optimizer,
             replica.max_grad_norm if strategy.replicated else None,
+            tables=tables,
             replicated=strategy.replicated,
             held=() if self._leads else [no_rows(replica.parameters)],
             filtered=strategy.filter is not None,
@@ -192,6 +196,12 @@ class ParameterServerSync(Sync):
         """Bytes that this worker sends per step on average, if exchanges have ``every`` steps; heads excluded."""
         every = self._strategy.every
         return int(self._exchange.bytes / every + (0 if self._tier is None else self._tier.bytes(every)))
+
+    def start_epoch(self) -> None:
+        """Wait until all workers have read or restored their tables, which the first pushes change."""
+        if self._exchange.shard.tables is not None:
+            with exchange_phase():
+                self.group.gather(None)
 
     def update(self, clock: Clock, batch: Batch) -> None:
         """Take a step: a push to all shards and a pull, or a local step between two exchanges."""
