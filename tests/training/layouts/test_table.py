@@ -26,8 +26,10 @@ from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.layouts.row_adagrad import RowAdagrad
 from sparkdl.training.layouts.sharded import Sharded
 from sparkdl.training.layouts.table import Table
+from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.gossip import Gossip
 from sparkdl.training.strategies.local_sgd import LocalSGD
+from sparkdl.training.strategies.parameter_server.strategy import ParameterServer
 from tests.contracts import work
 from tests.contracts.layout_contract import HELD, HELD_COLUMNS, Fails, assert_close, resumable, resume
 from tests.contracts.strategy_contract import ROWS, SCHEMA, SLOW, Case, numbers, together
@@ -152,6 +154,7 @@ def single_process(case: Case, data: dict[str, np.ndarray], steps: list[np.ndarr
     return {name: value.detach() for name, value in module.state_dict().items()}
 
 
+STRATEGIES = [AllReduce(), ParameterServer()]
 HALVING = partial(torch.optim.lr_scheduler.StepLR, step_size=5, gamma=0.5)
 CASES = {name: Case(partial(WithTables, one), batch_size=7) for name, one in OPTIMIZERS.items()}
 CASES |= {
@@ -165,10 +168,11 @@ CASES |= {
 }
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 @pytest.mark.parametrize("name", CASES)
-def test_tables_train_as_sparse_embeddings_do(pair, name):
+def test_tables_train_as_sparse_embeddings_do(pair, name, strategy):
     case, data = CASES[name], numbers()
-    workers = pair.gang(work.Fit(case.training()), data, case.columns())
+    workers = pair.gang(work.Fit(case.training(strategy)), data, case.columns())
     assert_close(merged_fit(workers), single_process(case, data, together(workers)))
     held = [len(worker["parameters"]["numbers.weight"]) for worker in workers]
     assert held == [SIZE // 2] * 2
@@ -195,12 +199,13 @@ def merged_fit(workers: list[dict[str, Any]]) -> dict[str, Tensor]:
     return read_state(merge_weights([worker["weights"] for worker in workers]))
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 @pytest.mark.parametrize("shares", [(14, 33), (0, 47)], ids=["uneven", "a worker without rows"])
-def test_tables_train_on_uneven_shards(pair, shares):
+def test_tables_train_on_uneven_shards(pair, shares, strategy):
     case, data = replace(CASES["SparseAdam"], batch_size=9), numbers()
     parts = [slice(0, shares[0]), slice(shares[0], ROWS)]
     shards = [pa.table({name: list(values[part]) for name, values in data.items()}, schema=SCHEMA) for part in parts]
-    workers = pair.gang(work.Fit(case.training()), shards, case.columns())
+    workers = pair.gang(work.Fit(case.training(strategy)), shards, case.columns())
     assert_close(merged_fit(workers), single_process(case, data, together(workers)))
 
 
@@ -226,25 +231,30 @@ def test_rows_are_synchronous_under_strategies_whose_replicas_differ(pair, strat
     assert all(value.isfinite().all() for value in weights.values())
 
 
-@pytest.mark.parametrize(("optimizer", "admit"), [*((name, 0) for name in OPTIMIZERS), ("RowAdagrad", 4)])
-def test_a_run_resumes_with_other_workers_and_within_an_epoch(pair, tmp_path, optimizer, admit):
+@pytest.mark.parametrize(
+    ("optimizer", "admit", "strategy"),
+    [*((name, 0, AllReduce()) for name in OPTIMIZERS), *(("RowAdagrad", 4, one) for one in STRATEGIES)],
+)
+def test_a_run_resumes_with_other_workers_and_within_an_epoch(pair, tmp_path, optimizer, admit, strategy):
     model = partial(WithTables, OPTIMIZERS[optimizer], admit=admit)
-    settings = {"batch_size": 10, "model": model}
+    settings = {"batch_size": 10, "model": model, "strategy": strategy}
     expected = resume(pair, resumable(tmp_path / "undisturbed", "AdamW", Replicated(), **settings))
     with pytest.raises(WorkerFailed, match="on purpose"):
         resume(pair, resumable(tmp_path / "run", "AdamW", Replicated(), callbacks=(Fails(8),), **settings))
     assert_close(resume(pair, resumable(tmp_path / "run", "AdamW", Replicated(), **settings)), expected, 0)
     alone = InlineCluster()
-    expected = resume(alone, resumable(tmp_path / "alone", "AdamW", Replicated(), model=model))
+    settings = {"model": model, "strategy": strategy}
+    expected = resume(alone, resumable(tmp_path / "alone", "AdamW", Replicated(), **settings))
     for epochs, cluster in enumerate([pair, alone, pair], start=1):
-        weights = resume(cluster, resumable(tmp_path / "other", "AdamW", Replicated(), model=model, epochs=epochs))
-    weights = resume(alone, resumable(tmp_path / "other", "AdamW", Replicated(), model=model))
+        weights = resume(cluster, resumable(tmp_path / "other", "AdamW", Replicated(), **settings, epochs=epochs))
+    weights = resume(alone, resumable(tmp_path / "other", "AdamW", Replicated(), **settings))
     assert_close(weights, expected)
 
 
-def test_validation_and_the_best_epoch(pair):
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_validation_and_the_best_epoch(pair, strategy):
     """All validation rows are of the first worker; a step has all others."""
-    training = replace(replace(CASES["Adagrad"], batch_size=None, weight="weight").training(), patience=2)
+    training = replace(replace(CASES["Adagrad"], batch_size=None, weight="weight").training(strategy), patience=2)
     alone, results = (cluster.gang(training, HELD, HELD_COLUMNS) for cluster in (InlineCluster(), pair))
     assert_close(merged(results), merged(alone))
     for row, other in zip(results[0].history, alone[0].history, strict=True):

@@ -210,7 +210,7 @@ def test_bad_settings_raise(arguments, message):
         (ParameterServer(backup=2), {}, "backup is 2, and there are 2 workers"),
         (ParameterServer(), {"precision": "fp16"}, "precision is 'fp16'"),
         (ParameterServer(), {"model": work.Lookup}, "numbers, bag has sparse gradients"),
-        (ParameterServer(), {"model": partial(Table, 8, 2)}, "the model has a Table"),
+        (ParameterServer(inside=AllReduce()), {"model": partial(Table, 8, 2)}, "inside is set, .* has a Table"),
         (ParameterServer(optimizer=partial(torch.optim.Muon, lr=0.1)), {}, "optimizer computes an element's step"),
         (ParameterServer(), {"optimizer": partial(torch.optim.Adafactor, lr=0.1)}, "optimizer computes"),
     ],

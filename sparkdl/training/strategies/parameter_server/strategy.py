@@ -3,7 +3,7 @@
 Every worker, or one worker of each host, hosts a parameter shard: some rows of the weights and their optimizer. Workers
 push gradients to all shards and pull weights from them, so that a worker sends as many bytes as in a ring all-reduce
 (M. Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014). ``shard`` has the rules of
-the clocks.
+the clocks, and ``row_exchange`` the rows of tables.
 
 With ``every=n``, worker ``i`` takes local steps ``w_i <- w_i - eta g_i`` with the rate of its optimizer. It pushes the
 sum of ``n`` gradients ``p_i g_i`` as one (Downpour SGD of J. Dean et al., 2012, with n_push = n_fetch = n).
