@@ -31,6 +31,7 @@ from sparkdl.training.strategies.parameter_server.placement import portions
 from sparkdl.training.strategies.parameter_server.row_exchange import RowExchange
 from sparkdl.training.strategies.parameter_server.service import ShardServer
 from sparkdl.training.strategies.parameter_server.shard import ParameterShard, Push
+from sparkdl.training.strategies.parameter_server.significance import Significance
 from sparkdl.training.strategies.parameter_server.strategy import ParameterServer
 from tests.contracts import work
 from tests.contracts.layout_contract import HELD, HELD_COLUMNS, assert_close, resumable, resume
@@ -281,7 +282,7 @@ def test_rows_are_within_the_bound_while_another_worker_is_delayed(three):
     assert (merged(results)["counts.weight"] > 16).all()
 
 
-@pytest.mark.parametrize("strategy", STALE, ids=repr)
+@pytest.mark.parametrize("strategy", [*STALE, ParameterServer(2, filter=Significance(0.1))], ids=repr)
 def test_stale_gang_with_a_worker_without_rows_and_validation(pair, strategy):
     """All validation rows are of the first worker; a row of the history needs the rows of all workers."""
     case = replace(CASES["RowAdagrad"], batch_size=9, weight="weight", optimizer=partial(torch.optim.SGD, lr=0.01))
