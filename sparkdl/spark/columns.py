@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sparkdl.data.columns import HASHED, RAW, Columns, InputColumn, listed
+from sparkdl.data.murmur3 import number_like
 from sparkdl.errors import InvalidInput
 
 ROW_ID = "sparkdl row id"
@@ -138,7 +139,7 @@ def _hashed(kind: T.DataType, values: SparkColumn, column: InputColumn) -> Spark
     def number(value: SparkColumn) -> SparkColumn:
         # Spark's hashes of an int and of an equal bigint differ.
         exact = value.cast("bigint") if isinstance(element, (T.IntegralType, T.BooleanType)) else value
-        return F.pmod(F.hash(F.lit(column.hash_as or column.name), exact), F.lit(column.hash))
+        return F.pmod(F.hash(F.lit(number_like(column.hash_as or column.name)), exact), F.lit(column.hash))
 
     if element is kind:
         return number(values)

@@ -10,7 +10,7 @@ from sparkdl import InvalidInput
 from sparkdl.cluster.inline import InlineCluster
 from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.data.hashed_columns import hashed_ids
-from sparkdl.data.murmur3 import sql_hash
+from sparkdl.data.murmur3 import SEED, hash_numbers, number_like, sql_hash
 from tests.contracts import work
 
 
@@ -19,6 +19,12 @@ def test_hash_of_strings_is_that_of_sql():
     expected = {"": 142593372, "a": 1485273170, "Spark": 228093765}
     for text, value in expected.items():
         assert sql_hash(text.encode(), 42) == value % (1 << 32), text
+
+
+def test_number_has_the_hash_of_the_text():
+    for text in ("", "a", "clicked", "Straße", "x" * 1000, *map(str, range(1000))):
+        number = np.array([number_like(text)], np.int32)
+        assert hash_numbers(number, SEED)[0] == sql_hash(text.encode(), SEED), text
 
 
 def test_columns_of_one_hash_as_have_the_same_ids():
