@@ -19,11 +19,12 @@ import pytest
 import torch
 from pyspark.errors import PySparkException
 from torch import nn
+from torch.distributed import distributed_c10d
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.failure import Failure
-from sparkdl.cluster.group.rendezvous import RendezvousSpec, meet
+from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
 from sparkdl.data.columns import Columns, InputColumn
@@ -186,6 +187,17 @@ def test_worker_without_address_kept_the_others_waiting() -> None:
     assert len(lines) == 1
     with pytest.raises(PeerLost, match=r"rank 0 cannot join: .*assign"):
         meet(RendezvousSpec(1, 2, "run", 0, "127.0.0.1"), lambda line: [lines[0], line])
+
+
+def test_worker_that_failed_to_join_a_gang_joins_the_next_one_under_its_name():
+    """
+    torch counts process groups, and the count names the next one. If a worker died while the gang's group opened, the
+    others had counted one more than the worker in its place, and each attempt waited for the other name.
+    """
+    spec = RendezvousSpec(0, 2, "run", 0, "127.0.0.1", timeout=1.0)
+    with pytest.raises(PeerLost), join(spec, meet(spec, lambda line: [line, line])):
+        raise AssertionError("nobody else joins")
+    assert distributed_c10d.get_pg_count() == 0
 
 
 @pytest.fixture

@@ -144,8 +144,11 @@ def join(spec: RendezvousSpec, rendezvous: RendezvousResult) -> Iterator[World]:
             raise
         finally:
             world.store = None
-            if dist.is_initialized():
-                dist.destroy_process_group()
+            if not dist.is_initialized():
+                # torch has counted the group that failed. The count names the next group, and workers of another count
+                # would wait for it in vain; the end of any group resets it.
+                dist.init_process_group(choice.backend, store=HashStore(), rank=0, world_size=1)
+            dist.destroy_process_group()
             # Reference cycles would keep a model's memory in a reused process. A group's sockets close with its last
             # reference; until then a peer in a collective waits.
             gc.collect()
