@@ -144,7 +144,9 @@ class ReplicaCheck:
 
     def _state(self) -> dict[str, Any]:
         module, optimizer = self.replica.module, self.replica.optimizer
-        state = describe(module, optimizer, buffers=True)
+        # Without lockstep, other workers' pushes change rows of tables meanwhile.
+        without = () if self.replica.lockstep else self.replica.divided
+        state = describe(module, optimizer, buffers=True, without=without)
         state["parameters()"] = [id(parameter) for parameter in module.parameters()]
         state["optimizer.state"] = [
             (id(owner), name, _identity(value) if isinstance(value, Tensor) else repr(value))

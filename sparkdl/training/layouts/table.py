@@ -6,8 +6,9 @@ backward pass, the worker that holds row ``v`` takes one step of the table's opt
 
     g_v = sum_i p_i [grad L_i]_v        p_i is worker i's share of the step's rows,
 
-so that a step is that of one process with the whole table. Rows begin with numbers that depend on seed, row and column
-alone: any number of workers starts alike, and none of them makes the whole table. In one process a table is whole.
+so that a synchronous step is that of one process with the whole table. Rows begin with numbers that depend on seed, row
+and column alone: any number of workers starts alike, and none of them makes the whole table. In one process a table is
+whole.
 """
 
 from __future__ import annotations

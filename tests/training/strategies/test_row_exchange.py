@@ -7,6 +7,7 @@ import math
 import os
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -139,6 +140,27 @@ def test_stale_pushes_equal_a_serial_simulation(gang, admit):
             if seen[number] - count < admit <= seen[number]:
                 w.data[number] = waves(torch.tensor([number]))[0]
     torch.testing.assert_close(rows_of(workers), w.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("admit", [0, 9])
+def test_rows_of_the_first_pushes_make_the_step_and_dropped_ones_count_nothing(gang, admit):
+    sgd, ids, shares = partial(torch.optim.SGD, lr=1.0), ([0, 1, 1], [1, 2, 3], [1, 5, 6]), (0.5, 0.3, 0.2)
+    workers = gang(3, lambda: Table(IDS, 2, init=waves, optimizer=sgd, admit=admit), backup=1)
+    expected, counts = rows_of(workers), torch.zeros(IDS, dtype=torch.int32)
+    for worker, mine in zip(workers, ids, strict=True):
+        worker.table(torch.tensor(mine)).sum().backward()
+    for rank in (0, 2, 1):  # the last one is late
+        workers[rank].push(1, shares[rank])
+        if rank:
+            workers[rank].pull(1)
+    for rank in (0, 2):
+        for number in ids[rank]:
+            expected[number] -= 0 if admit else shares[rank] / 0.7
+            counts[number] += 1
+    torch.testing.assert_close(rows_of(workers), expected, rtol=0, atol=1e-12)
+    for worker in workers if admit else ():
+        [seen] = worker.tables._seen.values()
+        assert seen.tolist() == counts[[*worker.table.held]].tolist()
 
 
 def zeros(ids: Tensor) -> Tensor:
@@ -303,6 +325,40 @@ def test_settled_rows_resume_with_other_workers_and_by_all_reduce(pair, tmp_path
         assert_close(resume(cluster, replace(saved, strategy=other)), weights, 0)
     changed = resume(pair, replace(saved, strategy=strategy, epochs=3))
     assert not torch.equal(changed["numbers.weight"], weights["numbers.weight"])
+
+
+@pytest.mark.parametrize("strategy", [ParameterServer(1), ParameterServer(every=3)], ids=repr)
+def test_resumed_optimizers_of_tables_go_on(tmp_path, strategy):
+    model = partial(WithTables, OPTIMIZERS["SparseAdam"])
+    runs = [
+        resumable(tmp_path / name, "AdamW", Replicated(), model=model, strategy=strategy, batch_size=10, epochs=epochs)
+        for name, epochs in (("whole", 3), ("cut", 2), ("cut", 3))
+    ]
+    expected, _, resumed = (resume(InlineCluster(), one) for one in runs)
+    assert_close(resumed, expected, 1e-12)
+
+
+class Logs:
+    """A callback of rank 0 alone that reads the module, and waits until another worker has pushed."""
+
+    every_rank = False
+
+    def on_step(self, run: Any) -> None:
+        assert run.module is not None
+        before = [value.detach().clone() for value in run.module.parameters()]
+        for _ in range(500):
+            if any(not torch.equal(*pair) for pair in zip(before, run.module.parameters(), strict=True)):
+                return
+            time.sleep(0.001)
+
+
+def test_callback_of_one_rank_may_read_rows_that_others_change(pair):
+    case = Case(WithTables, optimizer=partial(torch.optim.SGD, lr=0.01), batch_size=6, epochs=1)
+    events = list[Any]()
+    training = replace(case.training(ParameterServer(3)), callbacks=[Logs()])
+    pair.gang(training, numbers(), case.columns(), listener=events.append)
+    warned = [event.payload["message"] for event in events if event.kind == "warning"]
+    assert any("full step of the optimizer of tables, RowAdagrad" in message for message in warned)
 
 
 class Stumbles(WithTables):

@@ -7,7 +7,8 @@ numbers, which the next push of the connection takes along.
 
 A worker looks rows up in its passes, after its pull at clock ``c``. That pull waited at every shard until all workers
 had pushed ``c - s``, and a push to a shard has the gradients of the rows beside it. So a look-up reads rows with every
-push up to ``c - s``, and maybe later ones. At staleness 0 nobody pushes ``c + 1`` before all look-ups of ``c``.
+push up to ``c - s``, and maybe later ones. At staleness 0 without backup, no shard takes the step of ``c + 1`` before
+all workers have pushed it, after their look-ups.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class RowExchange:
 
     def __init__(self, tables: TableRows, shard: ParameterShard, client: ShardClient) -> None:
         self._tables, self._shard, self._client = tables, shard, client
-        self._sums: dict[str, list[RowSums]] = {}  # since the last push, multiplied by the shares
+        self._sums: dict[str, RowSums] = {}  # since the last push, multiplied by the shares
         tables.served = self.rows
 
     def rows(self, table: str, ids: Sequence[Tensor]) -> list[Tensor]:
@@ -50,14 +51,15 @@ class RowExchange:
 
     def collect(self, share: float) -> None:
         """Take the gradients of a step, multiplied by the worker's share of the step."""
-        self._tables.collect(share)
+        self._tables.collect(1.0)
         for name, sums in self._tables.gradients.items():
-            self._sums.setdefault(name, []).append(replace(sums, gradients=sums.gradients * share))
+            weighted = replace(sums, gradients=sums.gradients * share)
+            self._sums[name] = joined([self._sums[name], weighted]) if name in self._sums else weighted
         self._tables.gradients = {}
 
     def push(self) -> RowPush:
         """Send the gradients since the last push to the other shards, before its push; return those of this shard."""
-        messages, numbers = self._tables.dealt({name: joined(sums) for name, sums in self._sums.items()})
+        messages, numbers = self._tables.dealt(self._sums)
         self._sums, factor, rank = {}, self._tables.factor, self._tables.group.rank
         self._tables.count([*messages, *numbers])
         pushes = [RowPush(ids.cpu(), values.cpu(), factor) for ids, values in zip(messages, numbers, strict=True)]

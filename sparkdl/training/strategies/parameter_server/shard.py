@@ -52,6 +52,7 @@ class Push:
     """What worker ``rank`` says of its gradients, which are multiplied by the ``share`` of its rows.
 
     ``unused`` tensors have no gradient. ``options`` are of the optimizer's groups; empty leaves them as they are.
+    ``rows`` are the gradients of the shard's rows of tables, if there are tables.
     """
 
     rank: int

@@ -44,7 +44,10 @@ from sparkdl.training.strategies.parameter_server.host_tier import HostTier, exc
 from sparkdl.training.strategies.parameter_server.placement import no_rows
 from sparkdl.training.strategies.parameter_server.significance import Significance
 
-FULL_STEPS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+FULL_STEPS = {
+    *("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"),
+    *("RowAdagrad", "SparseAdam"),
+}
 """Optimizers whose steps do not shrink with the gradient: each push moves the weights by a full step."""
 
 Staleness = Annotated[
@@ -342,7 +345,13 @@ class ParameterServerSync(Sync):
         return open_optimizer(self._strategy.optimizer, named)
 
     def _advise(self) -> None:
-        kind, size = type(self._exchange.shard.optimizer).__qualname__, self._servers
+        shard, size = self._exchange.shard, self._servers
+        kind, of_tables = type(shard.optimizer).__qualname__, {} if shard.tables is None else shard.tables.kinds
+        if self._strategy.staleness and (full := FULL_STEPS.intersection(of_tables.values())):
+            notify(
+                f"with staleness={self._strategy.staleness:g}, each push of {size} workers is a full step of the "
+                f"optimizer of tables, {', '.join(sorted(full))}; give the tables one with a lower learning rate."
+            )
         if self._tier is not None and size == 1:
             notify(f"{self._strategy} has all workers on one host; AllReduce() does the same without a shard.")
         elif self.replicated:
