@@ -56,7 +56,7 @@ BUDGETS = {
     "sparkdl.report": 1125,
     "sparkdl.cluster": 3493,
     "sparkdl.checkpoint": 1750,
-    "sparkdl.training": 11689,
+    "sparkdl.training": 11704,
     "sparkdl.rounds": 2249,
     "sparkdl.serving": 3230,
     "sparkdl.spark": 3235,
