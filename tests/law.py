@@ -59,7 +59,7 @@ BUDGETS = {
     "sparkdl.training": 11704,
     "sparkdl.rounds": 2249,
     "sparkdl.serving": 3230,
-    "sparkdl.spark": 3235,
+    "sparkdl.spark": 3261,
     "sparkdl.ml": 8090,
     "sparkdl.ensembles": 4119,
     "sparkdl.cli": 3172,

@@ -1,7 +1,8 @@
 """Starts the executors' Python workers, and loads PyTorch in them, while the application does other work.
 
-A job with one short task per slot reaches all executors; ``sparkdl.spark.python_daemon`` has what a task does. It is a
-job over an RDD: the first plan of a DataFrame takes a second, in which the ETL may fill all slots.
+A job with one short task per slot reaches all executors; ``sparkdl.spark.python_daemon`` has what a task does. In a
+classic session the job is over an RDD: the first plan of a DataFrame takes a second, in which the ETL may fill all
+slots.
 
 Spark starts a daemon per environment, and the environments of RDDs and of DataFrames differ in one variable. RDDs of an
 application that warms up get it too: both kinds of tasks then share daemons and workers.

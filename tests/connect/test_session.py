@@ -36,8 +36,16 @@ def test_servers_before_spark_4_raise() -> None:
         ({"spark__executor__cores": "4", "spark__executor__resource__gpu__amount": "1"}, (1, 0.5), 4),
         ({"spark__default__parallelism": "8"}, (None, None), None),
         ({"spark__sql__leafNodeDefaultParallelism": "8"}, (None, None), None),
-        ({"spark__dynamicAllocation__enabled": "true"}, (None, None), None),
         ({"splits": "?"}, (None, None), None),
+        ({"splits": "2", "spark__master": "spark://host:7077"}, (None, None), None),  # or none has registered
+        ({"splits": "2", "spark__master": "local-cluster[1,1,1024]"}, (None, None), 1),
+        (
+            {"splits": "2", "spark__master": "yarn", "spark__executor__instances": "1", "spark__executor__cores": "1"},
+            (None, None),
+            1,
+        ),
+        ({"splits": "2", "spark__master": "local[2]"}, (None, None), 2),
+        ({"splits": "8", "spark__executor__resource__gpu__amount": "2"}, (None, 1.0), None),
     ],
 )
 def test_slots_are_the_partitions_of_a_range(settings, requests, slots) -> None:

@@ -32,6 +32,7 @@ _MOST_BYTES = 64 << 20  # in a query; a server with the default memory of 1 GiB 
 _FRESH = 2.0  # seconds for which a number of slots holds
 _IDLE = 5.0  # seconds without a running task after which a query counts as waiting: two reports and a half
 _HIDING = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
+_LEAST = 2  # Spark's default number of partitions on a cluster, with fewer cores too, and before executors register
 _ADDRESS = "spark.sparkdl.driver.host"
 
 
@@ -100,8 +101,6 @@ class ConnectSession:
         return self._cores() or 1
 
     def hidden_slots(self) -> str:
-        if setting(self.spark, "spark.dynamicAllocation.enabled") == "true":
-            return "spark.dynamicAllocation.enabled"
         return next((name for name in _HIDING if setting(self.spark, name)), "")
 
     def slots(self, cpus: int | None, gpus: float | None) -> tuple[int | None, int | None]:
@@ -113,7 +112,7 @@ class ConnectSession:
         taken = taken if gpus is None else gpus
         size = int(setting(self.spark, "spark.executor.cores") or 0)  # by default, an executor has its host's cores
         if not size:
-            return cores // cpus, None
+            return None if taken and offered else cores // cpus, None
         tasks = min(size // cpus, int(offered / taken)) if taken and offered else size // cpus
         return cores // size * tasks, None
 
@@ -127,8 +126,19 @@ class ConnectSession:
                 plan = self.spark.sql("EXPLAIN SELECT * FROM range(8)").collect()[0][0]
                 splits = re.search(r"Range \(.*splits=(\d+)\)", plan)
                 cores = None if splits is None else int(splits[1])
+                cores = (
+                    self._configured_cores() if cores == _LEAST and not self.master().startswith("local[") else cores
+                )
                 state.cores = time.monotonic(), cores
         return cores
+
+    def _configured_cores(self) -> int | None:
+        """The cores of all executors by the settings, if these are so few that all register at once."""
+        cluster = re.fullmatch(r"local-cluster\[(\d+),(\d+),\d+\]", self.master())
+        names = ("spark.executor.instances", "spark.executor.cores")
+        numbers = cluster.groups() if cluster else [setting(self.spark, name) or "0" for name in names]
+        cores = int(setting(self.spark, "spark.cores.max") or 0) or int(numbers[0]) * int(numbers[1])
+        return cores if 0 < cores <= _LEAST else None
 
     def profile(self, cpus: int | None, gpus: float | None) -> ResourceProfile | None:
         profiles = self._state.profiles
@@ -151,10 +161,13 @@ class ConnectSession:
     @contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
         idle, thread = self._state.idle_since, threading.get_ident()
-        idle[tag] = time.monotonic()
+        seldom = self._report_seconds() is None  # then nothing says that a query waits
+        idle[tag] = None if seldom else time.monotonic()
 
         def progress(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-            if threading.get_ident() == thread:  # handlers get the reports of all queries, each in its query's thread
+            if (
+                threading.get_ident() == thread and not seldom
+            ):  # handlers get the reports of all queries, each in its query's thread
                 idle[tag] = None if inflight_tasks else idle[tag] or time.monotonic()
 
         session: Any = self.spark
@@ -175,7 +188,16 @@ class ConnectSession:
 
     def state(self, tag: str) -> str | None:
         since = self._state.idle_since.get(tag)
-        return "waiting" if since is not None and time.monotonic() - since > _IDLE else None
+        patience = max(_IDLE, 2.5 * (self._report_seconds() or 0.0))
+        return "waiting" if since is not None and time.monotonic() - since > patience else None
+
+    def _report_seconds(self) -> float | None:
+        """Seconds between the server's reports of progress; None if it sends none, or the setting is unknown."""
+        parts = re.fullmatch(
+            r"(\d+)(ms|s|m|min|)", setting(self.spark, "spark.connect.progress.reportInterval") or "2s"
+        )
+        units = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "": 0.001}
+        return int(parts[1]) * units[parts[2]] or None if parts else None
 
     def count_rows(self, rows: DataFrame, limit: int) -> int:
         return int(rows.select(F.lit(1)).limit(limit).toArrow().num_rows)
