@@ -80,7 +80,7 @@ docs: $(INSTALLED) ## the site, build/docs/index.html; a warning is an error
 compat: export PYSPARK_PYTHON := $(abspath $(OLDEST))/bin/python
 compat: $(OLDEST)/.installed ## all tests on Spark with the oldest pyspark that is supported, in $(OLDEST)
 	$(WITH_JAVA) $(OLDEST)/bin/python -m pytest -m "cluster and not chaos and not gpu and not notebook" \
-		tests/spark tests/ml tests/ensembles tests/rounds tests/cli/pipeline
+		tests/spark tests/ml tests/ensembles tests/rounds tests/cli/pipeline tests/connect
 
 clean: ## remove outputs and caches; the virtual environment stays
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage .coverage.* spark-warehouse
@@ -106,11 +106,11 @@ $(RUNTIME) $(INSTALLED): setup.cfg conf/constraints.txt
 	$(BIN)/pip install --quiet --no-compile --constraint conf/constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
-# The oldest Spark alone, before all other packages of $(VENV).
+# The oldest Spark alone, before all other packages of $(VENV). Its client of Connect rejects protobuf 7.
 $(OLDEST)/.installed: $(RUNTIME) conf/oldest.txt
 	@echo "installing the oldest pyspark that is supported into $(OLDEST), which takes a minute"
 	$(BIN)/python -m venv --without-pip --clear $(OLDEST)
-	$(BIN)/pip --python $(OLDEST) install --quiet --no-compile "$$(grep ^pyspark== conf/oldest.txt)"
+	$(BIN)/pip --python $(OLDEST) install --quiet --no-compile "$$(grep ^pyspark== conf/oldest.txt)" protobuf==6.33.6
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> "$$($(OLDEST)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pinned.pth"
 	touch $@

@@ -17,6 +17,7 @@ from pyspark.ml import Model
 from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data, check_output
+from sparkdl.cli.session import stopped_session
 from sparkdl.ensembles import fitted
 from sparkdl.ensembles.base_learner import value_of
 from sparkdl.errors import InvalidInput
@@ -60,7 +61,7 @@ def predict(
     """
     if output is None and label is None:
         raise InvalidInput("there is nothing to do: give output, label or both.")
-    with SparkSession.builder.getOrCreate() as spark:
+    with stopped_session() as spark:
         trained = load(spark, model)
         rows = data.read(spark)
         if label is not None:
@@ -86,7 +87,7 @@ def evaluate(
         output: the JSON file of the metrics; default: not written.
         overwrite: replace an existing output.
     """
-    with SparkSession.builder.getOrCreate() as spark:
+    with stopped_session() as spark:
         check_output(spark, output, overwrite=overwrite)
         trained = load(spark, model)
         metrics = fitted.evaluate(trained, data.read(spark), label)

@@ -29,10 +29,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from sparkdl.cli.commands import COMMANDS
 from sparkdl.cli.data import Data, check_output
+from sparkdl.cli.session import stopped_session
 from sparkdl.ensembles.params import EnsembleParams
 from sparkdl.ml.estimator import DistributedEstimator
 from sparkdl.ml.tuning.tuner import TorchTuner
@@ -60,7 +59,7 @@ def train(
         output: where to save the model; default: not saved.
         overwrite: replace an existing output.
     """
-    with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
+    with stopped_session() as spark, forwarding_sigterm(spark):
         check_output(spark, output, overwrite=overwrite)
         warm_up(spark)
         model = estimator.fit(data.read(spark))

@@ -11,7 +11,7 @@ from tests.sessions import ROOT
 @pytest.fixture
 def job(spark, nets, monkeypatch, capsys):
     """Run a command in this process, on a session that outlives it: the exit code, and all that was printed."""
-    monkeypatch.setattr(type(spark), "__exit__", lambda *_: None)
+    monkeypatch.setattr(type(spark), "stop", lambda *_: None)
     monkeypatch.chdir(ROOT)
     for path in (ROOT / "examples/digits_net.py", nets / "some_nets.py"):
         spark.sparkContext.addPyFile(str(path))

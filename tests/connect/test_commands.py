@@ -12,7 +12,7 @@ from tests.connect.fits import rows
 
 def test_train_and_predict(server: Any, spark: Any, tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("SPARK_REMOTE", server.url)
-    monkeypatch.setattr(type(spark), "__exit__", lambda *_: None)  # the session outlives the commands
+    monkeypatch.setattr(type(spark), "stop", lambda *_: None)  # the session outlives the commands
     data, model, predictions = (str(tmp_path / name) for name in ("data", "model", "predictions"))
     rows(spark).write.parquet(data)
     inputs = {"inputCols": ["x0", "x1", "x2", "x3"], "assembleInputs": True, "labelCol": "label"}

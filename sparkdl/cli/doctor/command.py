@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pyspark.sql import SparkSession
-
 from sparkdl.checkpoint.shared_directory import SharedDirectory
 from sparkdl.cli.doctor.diagnosis import Diagnosis
 from sparkdl.cli.exit_codes import JobExit
+from sparkdl.cli.session import stopped_session
 from sparkdl.errors import InvalidInput
 from sparkdl.io.fields import Count, NonNegative, Positive, checked
 
@@ -44,7 +43,7 @@ def doctor(
     for name, seconds in {"timeout": timeout, "resource_timeout": resource_timeout}.items():
         checked(seconds, Positive, name)
     failed, count = [], 0
-    with SparkSession.builder.getOrCreate() as spark, announced(run_dir) as run_directory:
+    with stopped_session() as spark, announced(run_dir) as run_directory:
         diagnosis = Diagnosis(
             spark,
             num_workers=num_workers,

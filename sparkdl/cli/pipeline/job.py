@@ -31,7 +31,6 @@ from typing import Annotated, Any
 import yaml
 from pyspark.ml.evaluation import Evaluator
 from pyspark.ml.param import Params
-from pyspark.sql import SparkSession
 
 from sparkdl.cli.data import Data
 from sparkdl.cli.exit_codes import ModelRejected
@@ -42,6 +41,7 @@ from sparkdl.cli.pipeline.registering import not_verified, register_once
 from sparkdl.cli.pipeline.run_name import RunName
 from sparkdl.cli.pipeline.stage_log import Ledger
 from sparkdl.cli.pipeline.stages import PipelineRun
+from sparkdl.cli.session import stopped_session
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.fields import Count, checked, within
@@ -116,7 +116,7 @@ def etl_train(
         "register": register,
     }
     steps["gate"].all_metrics(evaluator)  # raises for two metrics of one name
-    with SparkSession.builder.getOrCreate() as spark, forwarding_sigterm(spark):
+    with stopped_session() as spark, forwarding_sigterm(spark):
         if check:
             print(validate(spark, name, **steps))
             return
