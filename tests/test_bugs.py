@@ -23,7 +23,7 @@ from torch.distributed import distributed_c10d
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.cluster.cancellation import CancellationToken
-from sparkdl.cluster.failure import Failure
+from sparkdl.cluster.failure import Failure, WorkerResult
 from sparkdl.cluster.group.rendezvous import RendezvousSpec, join, meet
 from sparkdl.cluster.group.world import World
 from sparkdl.data.batch import Batch
@@ -125,6 +125,19 @@ def test_loss_of_worker_was_reported_as_loss_of_its_peers() -> None:
     assert (explained.rank, explained.host, explained.attempt) == (1, "host1", 1)
     ear(failed("ValueError", 0, peer=False))
     assert str(_explained(CRASH, WATCH, ear)).startswith("ValueError: gone")
+    ear.close()
+
+
+def test_failure_whose_event_came_after_its_result_counted_twice() -> None:
+    # Events of files and of broken connections may be late. Two events of one rank are two failures.
+    events: list[Event] = []
+    ear = _FailureListener(events.append, 2, 1)
+    late = failed("ValueError", 0, peer=False)
+    for _ in range(2):
+        ear(failed("ValueError", 1, peer=False))
+    ear.note_results([WorkerResult(rank, failure=Failure.from_json(late.payload)) for rank in range(2)])
+    ear(late)
+    assert [event.rank for event in events] == [1, 1, 0]
     ear.close()
 
 

@@ -124,7 +124,7 @@ class Checkpointer:
         written. With ``finished``, training ends with this step.
 
         Raises:
-            Stopped: the driver requested a stop; the message has the step of the newest checkpoint.
+            Stopped: the driver, or a newer fit, requested a stop; the message has the step of the newest checkpoint.
             Fenced: a newer attempt has started.
         """
         if self._saver is None:
@@ -144,7 +144,7 @@ class Checkpointer:
         if stop:
             # Rank 0 alone knows whether the commit succeeded, and a worker that ends before it would cut it short.
             saved = SaveStatus(**world.all_gather_json("stopped", vars(saved))[0])
-            raise Stopped(f"the driver asked the run to stop; {saved}.")
+            raise Stopped(f"the run was asked to stop; {saved}.")
 
     def _passed(self, clock: Clock, epoch_ended: bool) -> bool:
         if epoch_ended and self._elastic:

@@ -1,7 +1,7 @@
 """Fencing: which attempt of a run may commit.
 
     attempts/0002.json      attempt 2 has started: the run, and the announcing process
-    attempts/0002.stop      attempt 2 is asked to save and stop
+    attempts/0002.stop      attempt 2 is asked to save and stop, by its driver or by the next fit
 
 The driver announces an attempt before it starts: ``fence(n)``. Rank 0 of an older attempt may be a zombie: stopped or
 cut off, then awake again. It checks for newer announcements before it commits and before it prunes, and raises

@@ -29,7 +29,7 @@ from sparkdl.ml.persistence.describe import Describer
 from sparkdl.ml.persistence.nested_params import aliases
 from sparkdl.ml.persistence.reader_writer import Saveable
 from sparkdl.ml.rounds_fit import fit_rounds
-from sparkdl.ml.run import IDENTITY, Run
+from sparkdl.ml.run import IDENTITY, Run, ask_older_attempt_to_stop
 from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
@@ -121,7 +121,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         return replace(fitted, report=report), fit.training.objective.model, watch
 
     def fit_spec(self, dataset: DataFrame) -> FitSpec:
-        """Convert the Params to the settings of a fit on the rows ``dataset``.
+        """Convert the Params to the settings of a fit on the rows ``dataset``; an older attempt of its run stops.
 
         Raises:
             InvalidInput: a Param is missing or has an invalid value.
@@ -130,13 +130,15 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
         check_label_type(self, self._kind, dataset)
         training, run = self.training(), Run(self.run_directory(dataset, derived.columns))
         split = {} if run.directory is None else derived.described_split(dataset, run.load(IDENTITY))
+        descriptions = {} if run.directory is None else self.descriptions() | split
+        ask_older_attempt_to_stop(run, descriptions)  # before the first job, which may need its slots
         rows = derived.read(dataset)
         return FitSpec(
             rows.frame,
             rows.columns,
             training,
             run,
-            {} if run.directory is None else self.descriptions() | split,
+            descriptions,
             algorithm=strategy if is_algorithm(strategy) else None,
             class_weights=rows.class_weights,
             **self.settings("checkpointInterval", "maxRestarts", "minWorkers"),

@@ -112,3 +112,15 @@ def own_checkpoints(run: Run, descriptions: Mapping[str, Any]) -> Checkpoints:
         raise InvalidInput(f"{error.message} These differ: {clauses}." if clauses else error.message) from error
     earlier = 0.0 if newest is None else newest[1].manifest.extra.get("seconds", 0.0)
     return replace(checkpoints, began=checkpoints.began - earlier)
+
+
+def ask_older_attempt_to_stop(run: Run, descriptions: Mapping[str, Any]) -> None:
+    """Ask the newest attempt of a run to save and stop: it may hold the slots that the next fit needs.
+
+    Over Spark Connect, the gang of a dead client trains on. An attempt of another run, which ``own_checkpoints``
+    refuses, is not asked.
+    """
+    if run.load(IDENTITY) == descriptions:
+        attempts = _checkpoints(run, descriptions).attempts
+        for newest in attempts.announced()[-1:]:
+            attempts.ask_to_stop(newest)

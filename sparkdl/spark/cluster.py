@@ -38,6 +38,7 @@ from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.warm_up import await_warm_up, warm_up
 from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event, observed
+from sparkdl.telemetry.event_tail import EventTail
 from sparkdl.telemetry.log_forwarding import level_of
 from sparkdl.telemetry.task_recorder import Reporting
 
@@ -167,8 +168,14 @@ class SparkCluster:
         title = f"{self._title}, attempt {attempt}: {size} workers{_title_of(work)}"
         book = AddressBook(size)
         channel = self._channel(failures, book.answer)
-        with channel as endpoint, closing(book), self._session.described(title):
-            failures.has_channel = endpoint is not None
+        with (
+            channel as endpoint,
+            self._tail(endpoint, failures, attempt) as failures.tail,
+            closing(book),
+            self._session.described(title),
+        ):
+            if endpoint is None:  # without heartbeats, no late event is taken for a lost worker
+                failures.has_channel, task = False, replace(task, heartbeat=None)
             if endpoint is not None and self._session.application() in _reached:  # else it may be that no event arrives
                 watch.is_silent = lambda seconds: not failures.started and seconds > self._timeout
             worker = PickledTask(ship(BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))))
@@ -195,7 +202,7 @@ class SparkCluster:
         if not self._requests.is_default:
             check_slots(self._spark, 1, self._requests)  # else Spark would wait for ever
         self.warm_up()
-        with observed(listener) as shown, nullcontext() if listener is None else self._channel(shown) as endpoint:
+        with observed(listener) as shown, nullcontext() if listener is None else self._events(shown) as endpoint:
             runner = ClassicTaskRunner(
                 self._spark,
                 data,
@@ -228,6 +235,15 @@ class SparkCluster:
         with channel:
             yield channel.endpoint
 
+    @contextmanager
+    def _events(self, listener: Listener) -> Iterator[Endpoint | None]:
+        with self._channel(listener) as endpoint, self._tail(endpoint, listener):
+            yield endpoint
+
+    def _tail(self, endpoint: Endpoint | None, listener: Listener, attempt: int | None = None) -> EventTail:
+        """Passes on the events that workers and tasks write to files if they have no channel."""
+        return EventTail(self._event_directory if endpoint is None else None, listener, attempt=attempt)
+
     def _frame(
         self, data: DataFrame | None, columns: Columns | Sequence[str] | None, size: int
     ) -> tuple[DataFrame, Columns | None]:
@@ -252,6 +268,8 @@ class SparkCluster:
                 except BaseException:
                     watch.end()
                     raise
+                finally:
+                    failures.tail.close()  # what follows relies on the events
             if not rows:  # Spark's optimizer found no rows and ran no task
                 raise InvalidInput("the data has no rows; expected at least one.", context=ErrorContext("feed"))
             results = assemble(rows)
@@ -264,7 +282,7 @@ class SparkCluster:
             raise explained from error
         finally:
             failures.close()
-            if failures.started:
+            if failures.started and failures.has_channel:
                 _reached.add(self._session.application())
 
 
@@ -297,13 +315,17 @@ class _FailureListener:
         self.size, self.attempt = size, attempt
         self.cancel: Any = None
         self.has_channel = True
+        self.tail = EventTail(None, self)
         self._listener = listener
+        self._noted: set[int] = set()  # ranks whose failures came with their results
         self._alarm: threading.Timer | None = None
 
     def __call__(self, event: Event) -> None:
         if event.kind == "started":
             self.started[event.rank] = ErrorContext("work", event.rank, event.payload.get("host"), event.attempt)
         if event.kind == "failed":
+            if event.rank in self._noted:  # its event arrives after its result
+                return
             self.failures.append(Failure.from_json(event.payload))
             if self._alarm is None and self.cancel is not None:
                 self._alarm = threading.Timer(_GRACE, self.cancel)
@@ -318,6 +340,7 @@ class _FailureListener:
             if result.failure is not None and result.rank not in ranks:
                 payload = result.failure.to_json()
                 self(Event("failed", result.rank, self.attempt, result.failure.time, None, payload))
+                self._noted.add(result.rank)
 
     def waiting(self, what: str, seconds: float) -> None:
         if seconds > 1.0 and not self.started:

@@ -119,7 +119,7 @@ def test_checkpoints_after_seconds_and_on_a_stop_request(monkeypatch):
             checkpointer._stop_poller.asked.set()
 
     assert saved_steps("10 seconds", epochs=5, steps=7, before_step=tick)[0] == [10, 20, 30, 35]
-    stopped = "the driver asked the run to stop; its newest checkpoint is of step 5."
+    stopped = "the run was asked to stop; its newest checkpoint is of step 5."
     assert saved_steps(100, before_step=tick_and_stop)[0] == [5, stopped]
 
 

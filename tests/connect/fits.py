@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -82,3 +84,28 @@ class Large(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x)
+
+
+@dataclass(frozen=True)
+class Holds:
+    """A callback that holds rank 0 after the third step of a run: once, until the attempt knows that it shall stop.
+
+    A pipe tells the test that the step is done.
+    """
+
+    pipe: str
+
+    def on_step(self, run: Any) -> None:
+        if (run.rank, run.clock.step) != (0, 3):
+            return
+        with open(self.pipe, "w") as pipe:
+            pipe.write("held")
+        polls = [thread for thread in threading.enumerate() if thread.name == "sparkdl-stops"]
+        for thread in polls:
+            thread.join()
+
+
+def held(url: str, directory: str, pipe: str) -> None:
+    """A client whose gang holds."""
+    spark = SparkSession.builder.remote(url).getOrCreate()
+    classifier(runDir=directory, checkpointInterval=1, callbacks=[Holds(pipe)]).fit(rows(spark))
