@@ -32,7 +32,7 @@ _FAST = "not slow and not chaos and not gpu and not notebook"
 ON_SPARK, ALONE = "(cluster or chaos) and not gpu", "not cluster and not chaos and not gpu"
 STYLE = ("--ignore=tests/style", "--ignore=tests/references")  # make check and make references run them
 DURATIONS = Path(__file__).with_name("durations.json")  # seconds by marker and place
-# Barrier stages, the Python daemon, UDFs, pyspark.ml's readers and writers, and Connect differ between Spark's versions.
+# Barrier stages, Python's daemon, UDFs, pyspark.ml's readers and writers, and Connect differ between versions of Spark.
 OLDEST = (
     *("spark/test_cluster.py", "spark/test_python_daemon.py"),
     *("ml/test_udf.py", "ml/persistence/test_reader_writer.py", "ml/persistence/test_metadata_files.py"),

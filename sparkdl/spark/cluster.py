@@ -27,7 +27,7 @@ from sparkdl.io.pickling import ship
 from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import col, numbered, select_columns
-from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
+from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting, missing_sparkdl, other_python
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.python_worker import PickledTask
 from sparkdl.spark.rendezvous import AddressBook
@@ -379,25 +379,3 @@ def _explained(error: Exception, watch: JobWatch, reports: _FailureListener, dae
     stage = "launch" if reports.has_channel else "work"  # without a channel, no worker says that it started
     context = None if rank is None else reports.started.get(rank, ErrorContext(stage, rank, None, reports.attempt))
     return WorkerLost(f"Spark lost a worker of the gang: {first_lines(error)}", context=context)
-
-
-def other_python(error: Exception) -> ClusterUnavailable | None:
-    """The error behind Spark's if executors run another minor version of Python."""
-    versions = re.search(r"Python in worker has different version: (\S+) than that in driver: (\d+\.\d+)", str(error))
-    if versions is None:
-        return None
-    return ClusterUnavailable(
-        f"the executors run Python {versions[1]}, and this process Python {versions[2]}; expected the same minor "
-        "version. Set spark.pyspark.python to a Python that has it, with sparkdl, on every host."
-    )
-
-
-def missing_sparkdl(error: Exception, daemon: str) -> ClusterUnavailable | None:
-    """The error behind Spark's if executors lack sparkdl; ``daemon`` is the module of the Python daemon, if set."""
-    missing = re.search(r"No module named '?(sparkdl[\w.]*)", str(error))
-    if missing is None:
-        return None
-    without = f", or submit without spark.python.daemon.module={daemon}" if daemon.startswith("sparkdl") else ""
-    return ClusterUnavailable(
-        f"the executors' Python has no module {missing[1]}. Install sparkdl in their Python environment{without}."
-    )

@@ -1,10 +1,10 @@
-"""Shortens Spark's error messages."""
+"""Shortens Spark's error messages, and names the errors of users behind them."""
 
 from __future__ import annotations
 
 import re
 
-from sparkdl.errors import InvalidInput, Stopped
+from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
 
 _CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\] Job \d+ cancelled (.*?)\.?(?: SQLSTATE.*)?$", re.MULTILINE)
 _OPERATION_CANCELLED = "[OPERATION_CANCELED]"  # Spark Connect's spelling
@@ -40,4 +40,26 @@ def invalid_setting(error: Exception) -> InvalidInput | None:
     return InvalidInput(
         "the data comes from a stage with a resource profile, such as transform on GPUs, and the tasks request other "
         "cores or GPUs. Call repartition after transform, or give taskCpus and taskGpus the values of that profile."
+    )
+
+
+def other_python(error: Exception) -> ClusterUnavailable | None:
+    """The error behind Spark's if executors run another minor version of Python."""
+    versions = re.search(r"Python in worker has different version: (\S+) than that in driver: (\d+\.\d+)", str(error))
+    if versions is None:
+        return None
+    return ClusterUnavailable(
+        f"the executors run Python {versions[1]}, and this process Python {versions[2]}; expected the same minor "
+        "version. Set spark.pyspark.python to a Python that has it, with sparkdl, on every host."
+    )
+
+
+def missing_sparkdl(error: Exception, daemon: str) -> ClusterUnavailable | None:
+    """The error behind Spark's if executors lack sparkdl; ``daemon`` is the module of the Python daemon, if set."""
+    missing = re.search(r"No module named '?(sparkdl[\w.]*)", str(error))
+    if missing is None:
+        return None
+    without = f", or submit without spark.python.daemon.module={daemon}" if daemon.startswith("sparkdl") else ""
+    return ClusterUnavailable(
+        f"the executors' Python has no module {missing[1]}. Install sparkdl in their Python environment{without}."
     )

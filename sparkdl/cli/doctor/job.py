@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.errors import ClusterUnavailable
-from sparkdl.spark.cluster import missing_sparkdl
-from sparkdl.spark.error_messages import first_lines
+from sparkdl.spark.error_messages import first_lines, missing_sparkdl
 from sparkdl.spark.job_watch import tagged
 from sparkdl.spark.session import session_of, setting
 from sparkdl.spark.session.errors import JVM_ERRORS
