@@ -18,6 +18,7 @@ __all__ = [
     "InvalidInput",
     "PeerLost",
     "Resized",
+    "SessionLost",
     "SparkdlError",
     "Stopped",
     "WorkerFailed",
@@ -95,6 +96,10 @@ class Fenced(SparkdlError):
 
 class ClusterUnavailable(SparkdlError):
     """The cluster cannot supply the gang, or not in time."""
+
+
+class SessionLost(ClusterUnavailable):
+    """The server of Spark Connect has gone, or ended the session; a fit needs a new session."""
 
 
 class WorkerFailed(SparkdlError):

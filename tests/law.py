@@ -48,7 +48,7 @@ TOUCH_CLASSIC = """
 
 # Lines of each room. A feature that exceeds its room's number first makes room in it, or has a record in docs/adr/.
 BUDGETS = {
-    "sparkdl.errors": 140,
+    "sparkdl.errors": 141,
     "sparkdl.io": 1765,
     "sparkdl.net": 493,
     "sparkdl.data": 2363,
@@ -59,7 +59,7 @@ BUDGETS = {
     "sparkdl.training": 11704,
     "sparkdl.rounds": 2249,
     "sparkdl.serving": 3230,
-    "sparkdl.spark": 3290,
+    "sparkdl.spark": 3406,
     "sparkdl.ml": 8090,
     "sparkdl.ensembles": 4119,
     "sparkdl.cli": 3187,

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.protocol import Capacity, Cluster, Listener
 from sparkdl.cluster.shutdown import pause
-from sparkdl.errors import ClusterUnavailable, Resized, SparkdlError
+from sparkdl.errors import ClusterUnavailable, Resized, SessionLost, SparkdlError
 from sparkdl.io.fields import NonNegative, checked, within
 from sparkdl.io.threads import watching
 from sparkdl.telemetry.event import Event
@@ -165,7 +165,7 @@ class Elastic:
             with growing as receive:
                 yield receive
         except ClusterUnavailable as error:
-            if size == sizes.least:
+            if size == sizes.least or isinstance(error, SessionLost):
                 raise
             sizes.refused = size
             raise Resized(f"the cluster could not supply {size} workers: {error.message}") from error

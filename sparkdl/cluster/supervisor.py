@@ -7,6 +7,7 @@ Spark aborts a barrier stage when one of its tasks is lost, so a new attempt is 
 number to the work, which saves and restores its own checkpoints. These failures do not lead to another attempt:
 
     InvalidInput, Fenced                                   the input is wrong, or a newer attempt runs
+    SessionLost                                            the session of Spark Connect has ended
     Stopped (``sparkdl.cluster.shutdown``)                 the process was asked to stop
     an error of every worker before its first step         the code or the data is wrong
     an error class that failed at the same step before     it would fail again
@@ -31,7 +32,16 @@ from sparkdl.cluster.protocol import Cluster, Listener
 from sparkdl.cluster.shutdown import pause, stop_requested, watch_shutdown
 from sparkdl.cluster.worker import Work
 from sparkdl.data.columns import Columns
-from sparkdl.errors import ClusterUnavailable, Fenced, InvalidInput, Resized, SparkdlError, Stopped, WorkerFailed
+from sparkdl.errors import (
+    ClusterUnavailable,
+    Fenced,
+    InvalidInput,
+    Resized,
+    SessionLost,
+    SparkdlError,
+    Stopped,
+    WorkerFailed,
+)
 from sparkdl.io.fields import Natural, NonNegative, Positive, checked
 from sparkdl.io.threads import watching
 from sparkdl.telemetry.event import Event, observed
@@ -169,7 +179,7 @@ def worth_another(error: SparkdlError, earlier: Sequence[SparkdlError], *, every
 
     ``error`` and ``earlier`` are first causes; ``everywhere``: every worker failed by itself before its first step.
     """
-    if isinstance(error, (InvalidInput, Fenced, Stopped)):
+    if isinstance(error, (InvalidInput, Fenced, SessionLost, Stopped)):
         return False
     if isinstance(error, ClusterUnavailable):
         return bool(earlier)  # the slots existed once and may return

@@ -21,13 +21,20 @@ from sparkdl.cluster.protocol import Capacity, Listener, gang_size
 from sparkdl.cluster.tasks import TaskRunner
 from sparkdl.cluster.worker import Work, WorkerTask
 from sparkdl.data.columns import Columns
-from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, WorkerLost
+from sparkdl.errors import ClusterUnavailable, ErrorContext, InvalidInput, SessionLost, WorkerLost
 from sparkdl.io.fields import Count, NonNegative, Positive, checked
 from sparkdl.io.pickling import ship
 from sparkdl.net.protocol import Endpoint
 from sparkdl.spark.barrier import SCHEMA, BarrierTask, assemble
 from sparkdl.spark.columns import col, numbered, select_columns
-from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting, missing_sparkdl, other_python
+from sparkdl.spark.error_messages import (
+    cancellation,
+    first_lines,
+    invalid_setting,
+    losing_session,
+    missing_sparkdl,
+    other_python,
+)
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.python_worker import PickledTask
 from sparkdl.spark.rendezvous import AddressBook
@@ -130,9 +137,10 @@ class SparkCluster:
         """Run a gang as a barrier job, as ``Cluster.gang``; repartitions the DataFrame ``data`` by worker.
 
         Raises:
+            SessionLost: the server of Spark Connect has gone, or ended the session.
             pyspark.errors.PySparkException: the query of the data failed before any worker started.
         """
-        with observed(listener) as shown:
+        with observed(listener) as shown, losing_session():
             failures = _FailureListener(shown, gang_size(size, self.size), attempt)
             return self._gang(work, data, columns, failures, cancellation or CancellationToken())
 
@@ -264,7 +272,10 @@ class SparkCluster:
         try:
             with watch.running(), cancellation.stopping(watch.cancel):
                 try:
-                    rows = frame.collect()
+                    with losing_session():
+                        rows = watch.collect(frame)
+                except SessionLost:  # nobody would answer
+                    raise
                 except BaseException:
                     watch.end()
                     raise

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from sparkdl.errors import ClusterUnavailable, InvalidInput, Stopped
+from pyspark.errors import PySparkException
+
+from sparkdl.errors import ClusterUnavailable, InvalidInput, SessionLost, Stopped
 
 _CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\] Job \d+ cancelled (.*?)\.?(?: SQLSTATE.*)?$", re.MULTILINE)
 _OPERATION_CANCELLED = "[OPERATION_CANCELED]"  # Spark Connect's spelling
+_LOST = re.compile(  # of Spark Connect's client
+    r"<_\w+ of RPC that terminated with:\s+status = StatusCode\.UNAVAILABLE"
+    r"|\[(INVALID_HANDLE\.(SESSION|OPERATION)_\w+|RESPONSE_ALREADY_RECEIVED|RETRIES_EXCEEDED)\]"
+)
 _LINES, _MOST = 3, 1000  # lines and characters of a message
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n?)*")  # frames are indented
 
@@ -29,6 +37,21 @@ def cancellation(error: Exception) -> Stopped | None:
         f"the user cancelled a Spark job of this run ({how}). The same fit resumes from its newest "
         "checkpoint, if it has one."
     )
+
+
+@contextmanager
+def losing_session() -> Iterator[None]:
+    """Within the block, raise SessionLost for the errors that follow the end of a server of Spark Connect."""
+    try:
+        yield
+    except PySparkException as error:
+        if not _LOST.match(str(error)):
+            raise
+        raise SessionLost(
+            "the server of Spark Connect has gone, or it ended this session. Once the server runs, make a session by "
+            "SparkSession.builder.remote(...).create(), and call fit again: with the same runDir it resumes from its "
+            "newest checkpoint."
+        ) from error
 
 
 def invalid_setting(error: Exception) -> InvalidInput | None:

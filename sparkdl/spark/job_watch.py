@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.cluster.shutdown import POLL
 from sparkdl.io.threads import watching
@@ -41,6 +42,10 @@ class JobWatch:
     def running(self) -> AbstractContextManager[None]:
         """A block whose jobs are watched."""
         return tagged(self._session, self._tag, self._watch)
+
+    def collect(self, rows: DataFrame) -> list[Any]:
+        """Run the query of the job that is watched."""
+        return self._session.collect(rows, self._tag)
 
     def cancel(self) -> None:
         """Cancel the job, without waiting for its end."""

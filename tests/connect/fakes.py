@@ -22,4 +22,5 @@ def remote(version: str = "4.0.0", **settings: str) -> Any:
         session_id=f"{version} {names} {sql}",
         conf=SimpleNamespace(get=names.get),
         sql=lambda query: SimpleNamespace(collect=lambda: sql),
+        client=SimpleNamespace(get_retry_policies=list, set_retry_policies=list),
     )

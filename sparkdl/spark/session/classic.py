@@ -117,6 +117,9 @@ class ClassicSession:
         finally:
             context.removeJobTag(tag)
 
+    def collect(self, rows: DataFrame, tag: str) -> list[Any]:
+        return rows.collect()
+
     def cancel(self, tag: str) -> None:
         self.spark.sparkContext.cancelJobsWithTag(tag)
 

@@ -10,19 +10,23 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
 import pyarrow as pa
+from pyspark import inheritable_thread_target
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sparkdl.errors import ClusterUnavailable, InvalidInput
+from sparkdl.io.threads import in_background
+from sparkdl.spark.session.outage import announce_outages
 from sparkdl.spark.session.settings import EXECUTOR_GPUS, TASK_GPUS, setting, task_requests
 
 if TYPE_CHECKING:
@@ -37,11 +41,20 @@ _ADDRESS = "spark.sparkdl.driver.host"
 
 
 @dataclass
+class _Query:
+    """A query of this process."""
+
+    patience: float | None  # seconds without a running task after which it waits for slots; None if reports are rare
+    idle_since: float | None  # None while tasks run
+    answer: Future[list[Any]] | None = None
+
+
+@dataclass
 class _ServerState:
     """What this process knows of a session on the server."""
 
     profiles: dict[tuple[int | None, float | None], ResourceProfile] = field(default_factory=dict)
-    idle_since: dict[str, float | None] = field(default_factory=dict)  # by tag; None while tasks run
+    queries: dict[str, _Query] = field(default_factory=dict)  # by tag
     cores: tuple[float, int | None] = (-_FRESH, None)  # and when they were counted
     lock: threading.Lock = field(default_factory=threading.Lock)
     checked: bool = False
@@ -58,7 +71,9 @@ def connect_session(spark: SparkSession) -> ConnectSession:
     state = _state_of(session.application())
     if not state.checked and int(spark.version.partition(".")[0]) < 4:
         raise ClusterUnavailable(f"the server has Spark {spark.version}; expected Spark 4.0 or later.")
-    state.checked = True
+    if not state.checked:
+        announce_outages(spark)
+        state.checked = True
     return session
 
 
@@ -160,17 +175,14 @@ class ConnectSession:
 
     @contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
-        idle, thread = self._state.idle_since, threading.get_ident()
-        seldom = self._report_seconds() is None  # then nothing says that a query waits
-        idle[tag] = None if seldom else time.monotonic()
+        interval, session = self._report_seconds(), cast("Any", self.spark)
+        patience = None if interval is None else max(_IDLE, 2.5 * interval)
+        query = self._state.queries[tag] = _Query(patience, time.monotonic())
 
         def progress(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-            if (
-                threading.get_ident() == thread and not seldom
-            ):  # handlers get the reports of all queries, each in its query's thread
-                idle[tag] = None if inflight_tasks else idle[tag] or time.monotonic()
+            if tag in session.getTags():  # handlers get the reports of all queries, each in its query's thread
+                query.idle_since = None if inflight_tasks else query.idle_since or time.monotonic()
 
-        session: Any = self.spark
         session.registerProgressHandler(progress)
         session.addTag(tag)
         try:
@@ -178,18 +190,27 @@ class ConnectSession:
         finally:
             session.removeTag(tag)
             session.removeProgressHandler(progress)
-            del idle[tag]
+            del self._state.queries[tag]
+
+    def collect(self, rows: DataFrame, tag: str) -> list[Any]:
+        # In a thread of its own, whose end is that of the query: an interrupt of this thread, such as Ctrl-C, would
+        # leave the client of pyspark at once, and the server does not say when a query has ended.
+        inheriting = inheritable_thread_target(self.spark)
+        answer = self._state.queries[tag].answer = in_background(inheriting(rows.collect), f"sparkdl-query-{tag}")
+        return answer.result()
 
     def cancel(self, tag: str) -> None:
-        self.spark.interruptTag(tag)
+        in_background(partial(self.spark.interruptTag, tag), "sparkdl-cancel")  # a server that has gone never answers
 
     def runs(self, tag: str) -> bool:
-        return bool(self.spark.interruptTag(tag))  # the queries that it had to interrupt
+        query = self._state.queries.get(tag)
+        return query is not None and query.answer is not None and not query.answer.done()
 
     def state(self, tag: str) -> str | None:
-        since = self._state.idle_since.get(tag)
-        patience = max(_IDLE, 2.5 * (self._report_seconds() or 0.0))
-        return "waiting" if since is not None and time.monotonic() - since > patience else None
+        query = self._state.queries.get(tag)
+        if query is None or query.patience is None or query.idle_since is None:
+            return None
+        return "waiting" if time.monotonic() - query.idle_since > query.patience else None
 
     def _report_seconds(self) -> float | None:
         """Seconds between the server's reports of progress; None if it sends none, or the setting is unknown."""

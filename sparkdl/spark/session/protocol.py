@@ -89,11 +89,14 @@ class Session(Protocol):
     def tagged(self, tag: str) -> AbstractContextManager[None]:
         """Tag the jobs that this thread starts inside the block; a tag is unique in the application."""
 
+    def collect(self, rows: DataFrame, tag: str) -> list[Any]:
+        """Run a query in a block of ``tagged``; ``runs`` is exact for it, even if an interrupt ends this call."""
+
     def cancel(self, tag: str) -> None:
         """Cancel the jobs with a tag, without waiting for their end."""
 
     def runs(self, tag: str) -> bool:
-        """Whether a job with the tag that was cancelled has not ended."""
+        """Whether the tag's job has not ended."""
 
     def state(self, tag: str) -> str | None:
         """``"waiting"`` if pending tasks of the tag's job wait for slots, ``"running"`` if barrier tasks run."""
