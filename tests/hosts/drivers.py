@@ -101,7 +101,7 @@ def doctor(*arguments: str) -> dict[str, Any]:
     """Run ``sparkdl doctor`` in this session, which outlives it."""
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(SparkSession, "__exit__", lambda *_: None)
+        patch.setattr(SparkSession, "stop", lambda *_: None)
         code = run("doctor", arguments)
     print(printed.getvalue(), flush=True)
     return {"code": code, "printed": printed.getvalue()}

@@ -63,7 +63,7 @@ def arguments(digits, tmp_path):
 
 
 def test_failed_training_names_cause_without_jvm_trace(spark, arguments, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(type(spark), "__exit__", lambda *_: None)  # the session outlives the job
+    monkeypatch.setattr(type(spark), "stop", lambda *_: None)  # the session outlives the job
     monkeypatch.syspath_prepend(ROOT / "examples")
     monkeypatch.chdir(ROOT)
     assert run("train", [*arguments, "--data.path", str(tmp_path / "nowhere")]) == 1
