@@ -38,13 +38,10 @@ CONFINED = {
 }
 
 # What a session of Spark Connect lacks, and the only files that touch it: the session and the classic task runner.
-CLASSIC = frozenset({"SparkContext", "sparkContext", "RDD", "rdd", "Broadcast", "StorageLevel"})
+CLASSIC = frozenset({"SparkContext", "sparkContext", "RDD", "rdd", "Broadcast"})
 CLASSIC |= {f"{verb}Job{what}" for verb in ("add", "set", "remove", "cancel") for what in ("Tag", "Group")}
 CLASSIC |= {"cancelJobsWithTag", "cancelAllJobs"}
-TOUCH_CLASSIC = """
-    sparkdl.spark.session sparkdl.spark.classic_tasks sparkdl.spark.classic_independent_tasks
-"""
-
+TOUCH_CLASSIC = "sparkdl.spark.session sparkdl.spark.classic_tasks"
 
 # Lines of each room. A feature that exceeds its room's number first makes room in it, or has a record in docs/adr/.
 BUDGETS = {
@@ -59,7 +56,7 @@ BUDGETS = {
     "sparkdl.training": 11704,
     "sparkdl.rounds": 2249,
     "sparkdl.serving": 3230,
-    "sparkdl.spark": 3406,
+    "sparkdl.spark": 3850,
     "sparkdl.ml": 8090,
     "sparkdl.ensembles": 4119,
     "sparkdl.cli": 3187,

@@ -34,7 +34,7 @@ from sparkdl.ml.warm_start import WarmStart
 from sparkdl.rounds import is_algorithm
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.columns import check_frame
-from sparkdl.spark.session import result_limit, session_of
+from sparkdl.spark.session import result_limit
 from sparkdl.training.layouts import Layout
 from sparkdl.training.layouts.replicated import Replicated
 from sparkdl.training.loop import Training
@@ -88,8 +88,6 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
 
     def _trained(self, dataset: DataFrame, **ends: Any) -> tuple[FitResult, ModelFactory | nn.Module, FitMonitor]:
         check_frame(dataset, bounded=True)
-        if is_algorithm(self.getStrategy()):
-            session_of(dataset.sparkSession).check_tasks()
         start, fit = time.monotonic(), self.fit_spec(dataset)
         fit = replace(fit, training=replace(fit.training, **ends))
         for name in self.changed_from_default(self._unused()):
@@ -107,6 +105,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
                 sized.getNumWorkers() or 1,
                 timeout=self.getCollectiveTimeout(),
                 event_directory=fit.run.events if self.getTelemetry() else None,
+                run_directory=fit.run.directory,
                 logs=self.getLogLevel(),
                 title=watch.title,
                 **self.settings("device", "backend", "taskCpus", "taskGpus", "resourceTimeout", "allowUnencrypted"),

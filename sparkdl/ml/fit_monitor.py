@@ -53,7 +53,7 @@ class FitMonitor:
     ) -> None:
         name = "" if run.directory is None else public(run.directory).rstrip("/").rpartition("/")[2]
         self.title = f"{type(estimator).__name__} {name}".rstrip()
-        self._run = run
+        self._run, self.directory = run, run.directory
         self._configuration: dict[str, Any] = {"class": type(estimator).__name__}
         for param in filter(estimator.isDefined, estimator.params):
             # The accessor: a default may depend on another Param, as a loss does.

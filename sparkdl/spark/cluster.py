@@ -35,15 +35,24 @@ from sparkdl.spark.error_messages import (
     missing_sparkdl,
     other_python,
 )
+from sparkdl.spark.executor_tasks import PackedFrame
 from sparkdl.spark.job_watch import JobWatch
 from sparkdl.spark.python_worker import PickledTask
-from sparkdl.spark.rendezvous import AddressBook
-from sparkdl.spark.session import session_of, setting
+from sparkdl.spark.rendezvous import AddressBook, driver_channel
+from sparkdl.spark.session import Session, session_of, setting
 from sparkdl.spark.session.errors import JVM_ERRORS
-from sparkdl.spark.slots.capacity import check, check_encryption, check_setting, check_slots, find_slots, wait_for_slots
+from sparkdl.spark.slots.capacity import (
+    check,
+    check_encryption,
+    check_setting,
+    check_slots,
+    find_slots,
+    wait_for_slots,
+    warn_of_address_limit,
+)
 from sparkdl.spark.slots.task_resources import TaskResources
+from sparkdl.spark.task_runner import ShardJobs, SparkTaskRunner, TaskSettings
 from sparkdl.spark.warm_up import await_warm_up, warm_up
-from sparkdl.telemetry.channel import Channel
 from sparkdl.telemetry.event import Event, observed
 from sparkdl.telemetry.event_tail import EventTail
 from sparkdl.telemetry.log_forwarding import level_of
@@ -72,6 +81,8 @@ class SparkCluster:
         resource_timeout: seconds to wait for executors, and again for slots that other jobs hold.
         allow_unencrypted: run even if Spark encrypts its traffic; the gang's traffic is not encrypted.
         event_directory: a folder that workers share, for events that cannot be sent to the driver; None to drop them.
+        run_directory: a folder that workers and this process share, for large states of rounds in a session of Spark
+            Connect; None without one.
         logs: lowest level of the log records that listeners get, one of ``sparkdl.telemetry.log_forwarding.LEVELS``.
         title: description of the jobs in the Spark UI, before the attempt or round.
 
@@ -92,23 +103,19 @@ class SparkCluster:
         task_gpus: float | None = None,
         allow_unencrypted: bool = False,
         event_directory: str | None = None,
+        run_directory: str | None = None,
         logs: str = "off",
         title: str = "sparkdl",
     ) -> None:
-        if limit := setting(spark, "spark.executor.pyspark.memory"):
-            warnings.warn(
-                f"spark.executor.pyspark.memory is {limit}: it limits the address space of workers. torch and "
-                "memory-mapped rows reserve more address space than they use. Leave it unset, and set "
-                "spark.executor.memoryOverhead.",
-                stacklevel=3,
-            )
+        warn_of_address_limit(spark)
         self.size, self._device, self._backend = checked(size, Count, "size"), device, backend
         self._spark, self._session = spark, session_of(spark)
         self._requests = TaskResources.of_training(spark, device, cpus=task_cpus, gpus=task_gpus)
         self._timeout = checked(timeout, Positive, "timeout")
         self._resource_timeout = checked(resource_timeout, NonNegative, "resource_timeout")
         self._allow_unencrypted = allow_unencrypted
-        self._event_directory, self._level, self._title = event_directory, level_of(logs), title
+        self._event_directory, self._run_directory = event_directory, run_directory
+        self._level, self._title = level_of(logs), title
 
     def capacity(self) -> Capacity:
         """Capacity in task slots, whether free or in use."""
@@ -203,25 +210,23 @@ class SparkCluster:
         listener: Listener | None = None,
     ) -> Iterator[TaskRunner]:
         """Map shards of a DataFrame in ordinary tasks, also under dynamic allocation, as ``Cluster.map_reduce``."""
-        self._session.check_tasks()
-        from sparkdl.spark.classic_tasks import ClassicTaskRunner  # it needs RDDs, which not every session has
-
         check_encryption(self._spark, allow_unencrypted=self._allow_unencrypted)
         if not self._requests.is_default:
             check_slots(self._spark, 1, self._requests)  # else Spark would wait for ever
         self.warm_up()
         with observed(listener) as shown, nullcontext() if listener is None else self._events(shown) as endpoint:
-            runner = ClassicTaskRunner(
-                self._spark,
-                data,
-                columns,
-                num_shards=(num_shards or self.size) if shuffle else None,
+            settings = TaskSettings(
                 size=self.size,
                 requests=self._requests,
                 device=self._device,
                 reporting=Reporting(endpoint, None if listener is None else self._event_directory, level=self._level),
                 title=self._title,
                 listener=shown,
+                directory=self._run_directory,
+            )
+            shards = (num_shards or self.size) if shuffle else None
+            runner = SparkTaskRunner(
+                _jobs_of(self._session), self._spark, data, columns, num_shards=shards, settings=settings
             )
             with closing(runner):
                 runner.pack()
@@ -297,17 +302,14 @@ class SparkCluster:
                 _reached.add(self._session.application())
 
 
-def driver_channel(
-    spark: SparkSession, listener: Listener, answer: Callable[[bytes], Sequence[bytes]] | None = None
-) -> Channel:
-    """The driver's channel, at the address that executors know; raises InvalidInput if the driver cannot listen."""
-    address = session_of(spark).channel_address()
-    if address is None:
-        raise InvalidInput(
-            "executors know no address of this client of Spark Connect. If they reach one, set "
-            "spark.sparkdl.driver.host to it."
-        )
-    return Channel(listener, addresses=address[:1], bind=address[1], answer=answer)
+def _jobs_of(session: Session) -> Callable[[SparkSession, PackedFrame], ShardJobs[Any]]:
+    if session.has_rdds():
+        from sparkdl.spark.classic_tasks import ClassicJobs
+
+        return ClassicJobs
+    from sparkdl.spark.connect_tasks import ConnectJobs
+
+    return ConnectJobs
 
 
 def _title_of(work: Work) -> str:

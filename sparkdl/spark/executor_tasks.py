@@ -13,10 +13,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
 
 from sparkdl.cluster.group.devices import task_device
 from sparkdl.cluster.tasks import TaskResult, TreeReducer, mapped
@@ -33,11 +35,12 @@ from sparkdl.io.serialization import unpack_state
 from sparkdl.io.threads import torch_threads
 from sparkdl.spark.python_worker import freeze_imports, local_directory
 from sparkdl.spark.session import SharedBytes, shared
-from sparkdl.spark.slots.task_resources import assigned_gpus, turn_of
+from sparkdl.spark.slots.task_resources import TaskResources, assigned_gpus, turn_of
 from sparkdl.spark.tensor_chunks import PIECES, RESULT_CHUNK, ChunkHeader, TaskRow, cut_tensors, record_batch
 from sparkdl.telemetry.task_recorder import Reporting
 
 PACKED = "shard int, block int, rows bigint, about string, payload binary"
+FIRST = "shard int, rows bigint, about string"
 
 CHANGED = (
     "after an executor was lost, Spark recomputed its rows with other values. The query is not deterministic, for "
@@ -76,6 +79,25 @@ class PackTask:
             for block, payload in enumerate(pack(shard)):
                 append(payload)
                 yield record_batch(PACKED, index, block, spool.rows, about, payload)
+
+
+@dataclass(frozen=True)
+class PackedFrame:
+    """On the driver, the packed rows before Spark persists them, and how jobs over them run.
+
+    Attributes:
+        blocks: what ``PackTask`` returns.
+        key: of the packed data.
+        shuffled: whether a shuffle has divided the rows into shards.
+        requests: of the tasks that map.
+        directory: a folder that executors and the driver share; None without one.
+    """
+
+    blocks: DataFrame
+    key: str
+    shuffled: bool
+    requests: TaskResources
+    directory: str | None
 
 
 @dataclass(frozen=True)
@@ -173,6 +195,28 @@ class MapTask:
 
 
 @dataclass(frozen=True)
+class PartitionTask:
+    """A task of a query, which gets the number of its partition as tasks of an RDD do.
+
+    Attributes:
+        task: gets the number and the rows of the partition, and yields rows of ``PIECES``.
+        count: the number of partitions that run the task; those behind them return nothing. None for all.
+    """
+
+    task: Callable[[int, Iterable[Any]], Iterator[TaskRow]]
+    count: int | None = None
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield what the task returns."""
+        context = TaskContext.get()
+        index = 0 if context is None else context.partitionId()
+        if self.count is None or index < self.count:
+            for row in self.task(index, _rows_of(batches)):
+                yield record_batch(PIECES, *row)
+        drain(batches)
+
+
+@dataclass(frozen=True)
 class ReduceTask:
     """Reduces chunks, sorted by chunk number and then by shard."""
 
@@ -214,6 +258,12 @@ def map_shard(
         return TaskResult.of_error(index, error)
 
 
+def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    for batch in batches:
+        for index in range(batch.num_rows):  # a batch may have 64 MB
+            yield SimpleNamespace(**batch.slice(index, 1).to_pylist()[0])
+
+
 def drain(rows: Iterable[Any]) -> None:
     """Read the rest of a task's input."""
     deque(rows, maxlen=0)
@@ -240,11 +290,18 @@ def first_rows(rows: Iterable[Any]) -> Iterator[tuple[int, int, str]]:
             yield row.shard, row.rows, row.about
 
 
-def delete_files(key: str, rows: Iterable[Any]) -> None:
+def first_row(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The only row of a shard's partition in a query, as ``FIRST``; one without a description if it is empty."""
+    rows = [row for batch in batches for row in batch.to_pylist()] or [{"shard": -1, "rows": 0, "about": ""}]
+    yield from (record_batch(FIRST, *row.values()) for row in rows)
+
+
+def delete_files(key: str, rows: Iterable[Any]) -> Iterator[Any]:
     """Delete the files of packed data on an executor."""
     drain(rows)
     for folder in local_directories():
         ShardStore(Path(folder) / f"sparkdl-shards-{key}").remove()
+    return iter(())
 
 
 def store_of(key: str, index: int) -> ShardStore:

@@ -6,14 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl.cluster.shutdown import POLL
+from sparkdl.cluster.shutdown import POLL, stop_requested
 from sparkdl.io.threads import watching
 from sparkdl.spark.session import Session, session_of
+from sparkdl.spark.session.errors import JVM_ERRORS
 
 Report = Callable[[str, float], None]
 """Called with the awaited resource and the seconds waited so far."""
@@ -27,6 +28,18 @@ def tagged(session: Session, tag: str, watch: Callable[[threading.Event], None])
     """Tag the jobs that this thread starts inside the block, while ``watch(ended)`` runs in another thread."""
     with session.tagged(tag), watching(watch, f"sparkdl-watch-{tag}"):
         yield
+
+
+def cancelled_on_stop(session: Session, tag: str) -> AbstractContextManager[None]:
+    """A block whose jobs, which have the tag, are cancelled if a stop is requested."""
+
+    def watch(ended: threading.Event) -> None:
+        while not ended.wait(POLL):  # repeat, for a job that had not started
+            if stop_requested() is not None:
+                with suppress(*JVM_ERRORS):
+                    session.cancel(tag)
+
+    return tagged(session, tag, watch)
 
 
 class JobWatch:

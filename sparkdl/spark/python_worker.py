@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import cloudpickle
+import pyarrow as pa
 from pyspark import TaskContext
 
 from sparkdl.io.files import local_directories
@@ -25,6 +27,20 @@ class PickledTask:
         """Run the task, which gets the time when the imports began, in unix seconds."""
         began = time.time()
         yield from unship(self.packed).run(batches, began)
+
+
+@dataclass(frozen=True)
+class NumberTask:
+    """A task that gets one of the ``numbers``, by the only value of its query's rows; its own rows are pickled."""
+
+    task: Callable[[Iterable[int]], Iterator[Any]]
+    numbers: tuple[int, ...]
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the task over a partition of a range."""
+        numbers = (self.numbers[index] for batch in batches for index in batch.column(0).to_pylist())
+        for row in self.task(numbers):
+            yield pa.RecordBatch.from_pydict({"row": [cloudpickle.dumps(row)]})
 
 
 @cache

@@ -18,10 +18,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sparkdl.errors import PeerLost
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster.protocol import Listener
+from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.io.threads import in_background
 from sparkdl.net.protocol import Connection, Endpoint, ProtocolError
-from sparkdl.telemetry.channel import REQUEST
+from sparkdl.spark.session import session_of
+from sparkdl.telemetry.channel import REQUEST, Channel
 from sparkdl.telemetry.recorder import CONNECT_SECONDS
 
 if TYPE_CHECKING:  # it imports torch
@@ -35,6 +39,19 @@ _SOME = "some workers"
 _MOST_NAMES = 8  # that a message lists
 
 logger = logging.getLogger(__name__)
+
+
+def driver_channel(
+    spark: SparkSession, listener: Listener, answer: Callable[[bytes], Sequence[bytes]] | None = None
+) -> Channel:
+    """The driver's channel, at the address that executors know; raises InvalidInput if the driver cannot listen."""
+    address = session_of(spark).channel_address()
+    if address is None:
+        raise InvalidInput(
+            "executors know no address of this client of Spark Connect. If they reach one, set "
+            "spark.sparkdl.driver.host to it."
+        )
+    return Channel(listener, addresses=address[:1], bind=address[1], answer=answer)
 
 
 class AddressBook:

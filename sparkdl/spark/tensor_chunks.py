@@ -27,6 +27,10 @@ _PIECE = 4 << 20  # bytes of a chunk: Spark sorts chunks, and a reducing task ho
 _TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
 
 
+class ChunksLost(Exception):
+    """Results were lost between two jobs of a round."""
+
+
 @dataclass(frozen=True)
 class ChunkHeader:
     """Header of a chunk, which holds consecutive values of a tensor."""

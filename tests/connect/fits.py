@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import tempfile
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from torch import Tensor, nn
 
-from sparkdl import TorchClassifier
+from sparkdl import (
+    LBFGS,
+    Bagging,
+    Boosting,
+    ConsensusADMM,
+    FederatedAveraging,
+    ParallelSGD,
+    TorchClassifier,
+    TorchTuner,
+)
 from sparkdl.ml.model import TorchModel
 
 NAMES = [f"x{index}" for index in range(4)]
@@ -52,6 +65,54 @@ def digests(model: TorchModel, data: DataFrame) -> list[str]:
 def fitted(spark: SparkSession) -> list[str]:
     data = rows(spark)
     return digests(classifier().fit(data), data)
+
+
+def fitted_in_tasks(spark: SparkSession) -> dict[str, list[str]]:
+    """Digests of what trains in tasks."""
+    data = rows(spark).withColumn("client", F.col("id") % 3)
+    member = classifier(numWorkers=1, epochs=1)
+    federated = FederatedAveraging("client", rounds=2, client_fraction=0.7, batch_size=16)
+    strategies = {"L-BFGS": LBFGS(), "federated": federated, "ADMM": ConsensusADMM()}
+    found = {name: digests(classifier(strategy=one, maxRounds=2).fit(data), data) for name, one in strategies.items()}
+    ensembles: dict[str, Any] = {
+        "bagging": Bagging(base=member, numModels=3, seed=1),
+        "partitions": Bagging(base=member, partitioned=True, seed=1),
+        "boosting": Boosting(base=member, numModels=2, seed=1),
+    }
+    for name, ensemble in ensembles.items():
+        scored = ensemble.fit(data.repartition(2, "id")).transform(data).orderBy("id")
+        found[name] = [repr(scored.select("probability", "prediction").collect())]
+    metrics: Any = classifier(epochs=1).fit(data).evaluate(data)
+    measured = [f"{metrics.log_loss:.12f} {metrics.auc:.12f}"]  # sums of metrics follow the order of partitions
+    tuner = TorchTuner(estimator=classifier(numWorkers=1, validationFraction=0.2), paramSpace={"batchSize": [8, 32]})
+    return found | {"evaluate": measured, "search": digests(tuner.fit(data).bestModel, data)}
+
+
+def begun(spark: SparkSession, directory: Any = None) -> str:
+    """Half of a gang and half of rounds in a run's directory each; the folder of both."""
+    folder = str(directory or tempfile.mkdtemp(dir=os.environ["SPARK_LOCAL_DIRS"]))
+    for name, estimator in halves(1).items():
+        estimator.setRunDir(f"{folder}/{name}").fit(rows(spark))
+    return folder
+
+
+def halves(count: int) -> dict[str, TorchClassifier]:
+    rounds = classifier(strategy=ParallelSGD(rounds=2 * count, shard_batch_size=16))
+    return {"gang": classifier(epochs=2 * count), "rounds": rounds}
+
+
+def resumed(spark: SparkSession, directory: str) -> dict[str, list[str]]:
+    """Digests of both fits, which resume if the directory has them."""
+    data = rows(spark)
+    return {
+        name: digests(estimator.setRunDir(f"{directory}/{name}").fit(data), data)
+        for name, estimator in halves(2).items()
+    }
+
+
+def resumed_from_the_client(spark: SparkSession) -> dict[str, list[str]]:
+    [directory] = Path(os.environ["SPARK_LOCAL_DIRS"]).glob("*/of the client")
+    return resumed(spark, str(directory))
 
 
 class Plane(nn.Linear):

@@ -17,10 +17,9 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import SparkSession
 
-from sparkdl import LBFGS, Bagging, BestOf, TorchTuner
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import ClusterUnavailable, InvalidInput, SparkdlError, Stopped, WorkerFailed, WorkerLost
+from sparkdl.errors import ClusterUnavailable, SparkdlError, Stopped, WorkerFailed, WorkerLost
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.event import Event
 from tests.connect.fits import NAMES, ROWS, Fails, Large, classifier, digests, fitted, rows
@@ -123,22 +122,6 @@ def test_gang_starts_again_after_a_lost_worker(cluster: SparkCluster) -> None:
 def test_too_few_slots_raise_after_the_timeout(setting: str, message: str, spark: SparkSession) -> None:
     with conf(spark, setting, "7"), pytest.raises(ClusterUnavailable, match=message):
         SparkCluster(spark, 5, resource_timeout=0.5).gang(work.who)
-
-
-def test_rounds_members_and_trials_in_tasks_raise_before_a_query(spark: SparkSession, monkeypatch: Any) -> None:
-    data = rows(spark)
-    monkeypatch.setattr(type(data), "collect", lambda _: pytest.fail("a query ran"))
-    member = classifier(numWorkers=1)
-    best = BestOf(candidates=[member], evaluator=MulticlassClassificationEvaluator())
-    tuner = TorchTuner(estimator=classifier(numWorkers=1, validationFraction=0.2), paramSpace={"batchSize": [8]})
-    for estimator in (classifier(strategy=LBFGS()), Bagging(base=member), best, tuner):
-        with pytest.raises(InvalidInput, match=r"Spark Connect, which has no RDDs; rounds, and members and trials"):
-            estimator.fit(data)
-    with (
-        pytest.raises(InvalidInput, match="has no RDDs"),
-        SparkCluster(spark, 2).map_reduce(data, NAMES),
-    ):
-        pass
 
 
 # ---- cancellation ----------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from sparkdl.errors import InvalidInput
 from sparkdl.io.pickling import ship
 from sparkdl.io.serialization import pack_state
 from sparkdl.spark import executor_tasks
-from sparkdl.spark.classic_independent_tasks import IndependentTask
 from sparkdl.spark.executor_tasks import MapTask, PackedData, PackTask, store_of
+from sparkdl.spark.independent_tasks import IndependentTask
 from sparkdl.spark.tensor_chunks import RESULT_CHUNK, RoundResults, is_piece
 from sparkdl.telemetry.task_recorder import Reporting
 from tests.contracts.map_reduce_contract import COLUMNS, Sums, Whole

@@ -19,7 +19,8 @@ from pyspark import SparkContext
 from pyspark.sql import Row
 
 from sparkdl.errors import InvalidInput, WorkerFailed
-from sparkdl.spark import classic_tasks as tasks
+from sparkdl.spark import task_runner as tasks
+from sparkdl.spark.classic_tasks import ClassicJobs
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.executor_tasks import store_of
 from tests.contracts.map_reduce_contract import (
@@ -123,17 +124,17 @@ class TestSpark(MapReduceContract, LossContract):
         # As if an executor is lost while the driver fetches the chunks, with the files of its shards.
         direct, _ = jobs.run(Sums(), STATE)
         tries: list[Any] = []
-        fetch = tasks.ClassicTaskRunner._one_by_one
+        fetch = ClassicJobs._one_by_one
 
         def of_fewer(row: Any) -> Row:
             return Row(**{**row.asDict(), "shard": row.shard - 1})
 
-        def fetched(self: Any, rows: Any, pieces: int) -> Iterator[Any]:
+        def fetched(self: Any, rows: Any, *counts: int) -> Iterator[Any]:
             tries.append(rows)
-            return fetch(self, rows.map(of_fewer) if len(tries) == 1 else rows, pieces)
+            return fetch(self, rows.map(of_fewer) if len(tries) == 1 else rows, *counts)
 
         on_executors()
-        monkeypatch.setattr(tasks.ClassicTaskRunner, "_one_by_one", fetched)
+        monkeypatch.setattr(ClassicJobs, "_one_by_one", fetched)
         result, _ = jobs.run(Sums(), STATE)
         assert torch.equal(result["sum"], direct["sum"])
         assert len(tries) == 2
@@ -182,8 +183,8 @@ class TestSpark(MapReduceContract, LossContract):
     def test_bad_and_missing_rows_raise(self, cluster, monkeypatch):
         """No files stay."""
         stores: list[Path] = []
-        close = tasks.ClassicTaskRunner.close
-        monkeypatch.setattr(tasks.ClassicTaskRunner, "close", lambda jobs: (stores.extend(folders(jobs)), close(jobs)))
+        close = tasks.SparkTaskRunner.close
+        monkeypatch.setattr(tasks.SparkTaskRunner, "close", lambda jobs: (stores.extend(folders(jobs)), close(jobs)))
         super().test_bad_and_missing_rows_raise(cluster)
         assert stores
         assert not any(folder.exists() for folder in stores)
@@ -195,7 +196,7 @@ class TestSpark(MapReduceContract, LossContract):
         with cluster.map_reduce(data, COLUMNS, shuffle=False) as jobs:
             assert len(jobs.shard_rows) == 5  # without a shuffle, rows stay in their partitions
             before, _ = jobs.run(Sums(), STATE, number=1)
-            for lost in (jobs._triggers, jobs._packed):
+            for lost in (jobs._jobs._triggers, jobs._jobs._packed):
                 lost.unpersist(blocking=True)
             for folder, *_ in os.walk(tmp_path_factory.getbasetemp()):
                 if Path(folder).name == f"sparkdl-shards-{jobs._key}":
@@ -209,7 +210,10 @@ class TestSpark(MapReduceContract, LossContract):
 
 def folders(jobs: Any) -> list[Path]:
     """Where the files are: on this machine, whichever executor it is."""
-    return [Path(folder) for folder in set(jobs._triggers.mapPartitionsWithIndex(partial(stores, jobs._key)).collect())]
+    return [
+        Path(folder)
+        for folder in set(jobs._jobs._triggers.mapPartitionsWithIndex(partial(stores, jobs._key)).collect())
+    ]
 
 
 def stores(key: str, index: int, rows: Iterable[Any]) -> Iterator[str]:

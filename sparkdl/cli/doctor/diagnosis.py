@@ -48,8 +48,8 @@ from sparkdl.errors import InvalidInput, SparkdlError
 from sparkdl.io.pickling import ship
 from sparkdl.net.addresses import split_host
 from sparkdl.net.protocol import Endpoint
-from sparkdl.spark.cluster import SparkCluster, driver_channel
-from sparkdl.spark.rendezvous import AddressBook
+from sparkdl.spark.cluster import SparkCluster
+from sparkdl.spark.rendezvous import AddressBook, driver_channel
 from sparkdl.spark.session import session_of, setting
 from sparkdl.spark.slots.capacity import find_slots
 

@@ -1,6 +1,6 @@
 """Training of PyTorch members in one Spark job, one task per member.
 
-Spark packs the rows once. Each task streams them to its executor's disk (``sparkdl.spark.classic_independent_tasks``),
+Spark packs the rows once. Each task streams them to its executor's disk (``sparkdl.spark.independent_tasks``),
 and trains there alone, as a gang of one; with ``device="cuda"`` on the GPU that Spark assigned to it. The task stores
 its finished member, so losing an executor or the driver later costs no training.
 """

@@ -14,7 +14,6 @@ from sparkdl.ml.param_declaration import Scope
 from sparkdl.ml.params import TrainingParams
 from sparkdl.ml.persistence.nested_params import within
 from sparkdl.rounds import is_algorithm
-from sparkdl.spark.session import session_of
 from sparkdl.spark.slots.task_resources import TaskResources
 from sparkdl.spark.slots.worker_count import gpus_of_tasks
 
@@ -39,13 +38,12 @@ def trains_in_task(base: Estimator[Any], spark: SparkSession) -> bool:
     With ``device="cuda"``, only if Spark assigns GPUs to tasks: else the tasks of all slots would share few GPUs.
 
     Raises:
-        InvalidInput: the base requests GPUs or cores that tasks cannot have, or the session runs nothing in tasks.
+        InvalidInput: the base requests GPUs or cores that tasks cannot have.
     """
     if not isinstance(base, TrainingParams) or is_algorithm(base.getStrategy()):
         return False
     if base.getNumWorkers() not in (None, 1):
         return False
-    session_of(spark).check_tasks()
     device, cpus, gpus = task_settings(base)
     if device != "cuda":
         return True

@@ -2,7 +2,7 @@
 
 ``session_of`` chooses the kind: a classic session has the driver in a JVM of this host, and one of Spark Connect is the
 client of a server. Only the files of the classic session and the classic task runner touch a SparkContext, RDDs,
-broadcasts, storage levels, tags of jobs and the JVM.
+broadcasts, tags of jobs and the JVM.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession, is_remote
 
 from sparkdl.io.files import StrPath
-from sparkdl.spark.session.protocol import Session, SharedBytes, session_of, shared
+from sparkdl.spark.session.protocol import Session, session_of
 from sparkdl.spark.session.settings import setting
+from sparkdl.spark.session.shared_bytes import SharedBytes, shared
 
 __all__ = [
     "Session",

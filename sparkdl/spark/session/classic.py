@@ -69,8 +69,8 @@ class ClassicSession:
         host = setting(self.spark, "spark.driver.host") or "127.0.0.1"
         return host, setting(self.spark, "spark.driver.bindAddress") or host
 
-    def check_tasks(self) -> None:
-        """Pass: it can."""
+    def has_rdds(self) -> bool:
+        return True
 
     # ---- capacity --------------------------------------------------------------------------------------------------
 
@@ -90,6 +90,9 @@ class ClassicSession:
 
     def registration_wait(self) -> float:
         return classic_slots.registration_wait(self.spark)
+
+    def task_attempts(self) -> int:
+        return int(self.spark.sparkContext._jsc.sc().taskScheduler().maxTaskFailures())
 
     def executors(self) -> frozenset[str]:
         return classic_slots.executors(self.spark)

@@ -61,11 +61,6 @@ def executors(spark: SparkSession) -> frozenset[str]:
     return frozenset(str(names).split())
 
 
-def task_attempts(spark: SparkSession) -> int:
-    """Number of times Spark tries a task."""
-    return int(spark.sparkContext._jsc.sc().taskScheduler().maxTaskFailures())
-
-
 def profile(spark: SparkSession, requests: TaskResourceRequests) -> ResourceProfile:
     """The resource profile of tasks with these requests, registered with Spark.
 

@@ -17,7 +17,6 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
-import pyarrow as pa
 from pyspark import inheritable_thread_target
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder
 from pyspark.sql import DataFrame, SparkSession
@@ -26,8 +25,10 @@ from pyspark.sql.types import StructType
 
 from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.io.threads import in_background
+from sparkdl.spark.python_worker import NumberTask
 from sparkdl.spark.session.outage import announce_outages
 from sparkdl.spark.session.settings import EXECUTOR_GPUS, TASK_GPUS, setting, task_requests
+from sparkdl.spark.session.shared_bytes import InlineBytes
 
 if TYPE_CHECKING:
     from pyspark.ml.wrapper import JavaParams
@@ -103,12 +104,8 @@ class ConnectSession:
         host = setting(self.spark, _ADDRESS)
         return (host, setting(self.spark, "spark.sparkdl.driver.bindAddress") or host) if host else None
 
-    def check_tasks(self) -> None:
-        raise InvalidInput(
-            "the session is one of Spark Connect, which has no RDDs; rounds, and members and trials that train in "
-            "tasks, need them. Use a strategy of gangs, such as AllReduce(), and for members and trials numWorkers of "
-            "2 or more; or use a classic session."
-        )
+    def has_rdds(self) -> bool:
+        return False
 
     # ---- capacity --------------------------------------------------------------------------------------------------
 
@@ -163,6 +160,9 @@ class ConnectSession:
 
     def registration_wait(self) -> float:
         return 0.0
+
+    def task_attempts(self) -> int:
+        return int(setting(self.spark, "spark.task.maxFailures") or 4)
 
     def executors(self) -> frozenset[str]:
         daemon = setting(self.spark, "spark.python.daemon.module")
@@ -238,7 +238,7 @@ class ConnectSession:
     ) -> list[Any]:
         size = len(numbers)
         rows = self.spark.range(0, size, 1, size).mapInArrow(
-            _NumberTask(task, tuple(numbers)).run, "row binary", barrier=barrier
+            NumberTask(task, tuple(numbers)).run, "row binary", barrier=barrier
         )
         return [cloudpickle.loads(row.row) for row in rows.collect()]
 
@@ -255,24 +255,3 @@ class ConnectSession:
 
     def release(self, frame: DataFrame) -> None:
         """Nothing: the server frees the blocks with the client's object."""
-
-
-@dataclass(frozen=True)
-class InlineBytes:
-    """Bytes inside a query."""
-
-    value: bytes
-
-    def destroy(self) -> None:
-        """Nothing: they end with the query."""
-
-
-@dataclass(frozen=True)
-class _NumberTask:
-    task: Callable[[Iterable[int]], Iterator[Any]]
-    numbers: tuple[int, ...]
-
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        numbers = (self.numbers[index] for batch in batches for index in batch.column(0).to_pylist())
-        for row in self.task(numbers):
-            yield pa.RecordBatch.from_pydict({"row": [cloudpickle.dumps(row)]})

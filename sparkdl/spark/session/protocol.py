@@ -8,30 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sparkdl.spark.session.shared_bytes import SharedValue
+
 if TYPE_CHECKING:
     from pyspark.ml.wrapper import JavaParams  # it takes a worker a second to import pyspark.ml
     from pyspark.resource import ResourceProfile
     from pyspark.sql.types import StructType
-
-
-class SharedValue(Protocol):
-    """Bytes for tasks, which a classic session sends to each executor once."""
-
-    @property
-    def value(self) -> bytes:
-        """In a task, the bytes."""
-
-    def destroy(self) -> None:
-        """Free the bytes on the executors and on the driver."""
-
-
-SharedBytes = SharedValue | bytes
-"""Bytes that travel with each task, or that Spark sends to each executor once (``Session.share``)."""
-
-
-def shared(packed: SharedBytes) -> bytes:
-    """In a task, the bytes."""
-    return packed if isinstance(packed, bytes) else packed.value
 
 
 class Session(Protocol):
@@ -52,8 +34,8 @@ class Session(Protocol):
     def channel_address(self) -> tuple[str, str] | None:
         """The host at which executors reach this process, and the address to listen at; None if it is unknown."""
 
-    def check_tasks(self) -> None:
-        """Raise InvalidInput if the session can run no rounds, and no members and trials in tasks."""
+    def has_rdds(self) -> bool:
+        """Whether tasks may be those of RDDs, which start sooner than queries."""
 
     # ---- capacity --------------------------------------------------------------------------------------------------
 
@@ -77,6 +59,9 @@ class Session(Protocol):
 
     def registration_wait(self) -> float:
         """Seconds in which Spark still waits for the executors of an application that has just begun."""
+
+    def task_attempts(self) -> int:
+        """The number of times that Spark tries a task before it fails the job."""
 
     def executors(self) -> frozenset[str]:
         """Addresses of the registered executors, and of the driver; one name for all if they are unknown."""

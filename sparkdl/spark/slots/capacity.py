@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 
 from pyspark.sql import SparkSession
 
@@ -70,6 +71,17 @@ def check_encryption(spark: SparkSession, *, allow_unencrypted: bool) -> None:
 def encrypted(spark: SparkSession) -> list[str]:
     """The settings that let Spark encrypt connections or files."""
     return [name for name in _ENCRYPTION if setting(spark, name) == "true"]
+
+
+def warn_of_address_limit(spark: SparkSession) -> None:
+    """Warn the caller of a constructor if Spark limits the address space of Python workers."""
+    if limit := setting(spark, "spark.executor.pyspark.memory"):
+        warnings.warn(
+            f"spark.executor.pyspark.memory is {limit}: it limits the address space of workers. torch and "
+            "memory-mapped rows reserve more address space than they use. Leave it unset, and set "
+            "spark.executor.memoryOverhead.",
+            stacklevel=4,
+        )
 
 
 def find_slots(spark: SparkSession, requests: TaskResources = _SETTINGS) -> Capacity:

@@ -27,7 +27,7 @@ from sparkdl.errors import ClusterUnavailable, InvalidInput
 from sparkdl.io.weights import pack
 from sparkdl.ml.model import TorchModel
 from sparkdl.rounds import add
-from sparkdl.spark import classic_tasks as tasks
+from sparkdl.spark import task_runner as tasks
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.slots.capacity import find_slots, wait_for_slots
 from sparkdl.spark.slots.task_resources import TaskResources, assigned_gpus

@@ -2,44 +2,35 @@
 
 A task over all rows is one partition that reads the packed blocks of all shards. It writes them to a disk of its
 executor, where later tasks find them. Nothing is shuffled, and the driver receives no row. All tasks form one ordinary
-job, in which Spark reruns only lost tasks. A single task first runs without blocks, and only if its executor lacks the
-rows, a second job reads them.
+job, in which Spark reruns only lost tasks.
 """
 
 from __future__ import annotations
 
 import json
-import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pyspark import RDD, StorageLevel, TaskContext
-from pyspark.resource import ResourceProfile
-from pyspark.sql import SparkSession
+from pyspark import TaskContext
 
-from sparkdl.cluster.shutdown import POLL, stop_requested, stopped
 from sparkdl.cluster.tasks import TaskResult
 from sparkdl.data.fingerprint import Fingerprint, total
 from sparkdl.data.shard import Shard, numbers
 from sparkdl.data.shard_store import ShardStore
 from sparkdl.data.spool import Spool
-from sparkdl.errors import ErrorContext, InvalidInput, WorkerLost
-from sparkdl.spark.error_messages import cancellation, first_lines, invalid_setting
+from sparkdl.errors import InvalidInput
 from sparkdl.spark.executor_tasks import CHANGED, PackedData, drain, expect_rows, map_shard, store_of
-from sparkdl.spark.job_watch import tagged
 from sparkdl.spark.python_worker import freeze_imports, local_directory
-from sparkdl.spark.session import Session, SharedBytes, session_of
-from sparkdl.spark.session.errors import GONE, JVM_ERRORS
+from sparkdl.spark.session import SharedBytes
+from sparkdl.spark.tensor_chunks import TaskRow
 from sparkdl.telemetry.task_recorder import Reporting
 
 EachRow = tuple[int, bytes]
 """Index and the packed ``TaskResult``."""
 
-_SMALL = 1 << 14  # bytes of a result that the driver collects when its task ends, so that no executor can lose it
+_CHUNK = 4 << 20  # bytes of a row: a server sends rows in messages of about as many
 
 
 @dataclass(frozen=True)
@@ -113,72 +104,22 @@ class IndependentTask:
         return index, result.packed()
 
 
+@dataclass(frozen=True)
+class CutTask:
+    """A task whose packed results are cut into chunks of 4 MiB, for queries."""
+
+    task: Callable[[int, Iterable[Any]], Iterator[EachRow]]
+
+    def run(self, partition: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
+        """Yield the chunks, with the index of the result in place of a shard."""
+        for index, packed in self.task(partition, rows):
+            for piece, first in enumerate(range(0, len(packed), _CHUNK)):
+                yield index, piece, "", packed[first : first + _CHUNK]
+
+
 def _as_only_shard(shard: Shard) -> Shard:
     row_id, order = shard.columns.row_id, None
     if row_id is not None:
         spool = Spool(shard.columns, directory=local_directory(shard.index))
         order = spool.order(numbers(shard.tensors, row_id.name))
     return replace(shard, index=0, count=1, shard_rows=(shard.rows,), order=order)
-
-
-def run_each(
-    spark: SparkSession, packed: RDD[Any], task: IndependentTask, *, all_rows: bool, profile: ResourceProfile | None
-) -> Iterator[EachRow]:
-    """Run all tasks as one job with a resource profile, then fetch large results one after the other.
-
-    Raises:
-        WorkerLost: the Spark job failed.
-        Stopped: a stop was requested, and the tasks were cancelled.
-    """
-    if not task.indices:
-        return
-    if stop_requested() is not None:
-        raise stopped("had not begun")
-    if all_rows:
-        copies = spark.sparkContext.union([packed.coalesce(1)] * len(task.indices))
-        rows = copies.mapPartitionsWithIndex(task.all_rows)
-    else:
-        rows = packed.mapPartitionsWithIndex(task.shard)
-    try:
-        if all_rows and len(task.indices) == 1:
-            nothing = spark.sparkContext.parallelize([0], 1)
-            stored = nothing.mapPartitionsWithIndex(partial(task.all_rows, stored=True))
-            if results := [*_results(spark, with_profile(stored, profile), task, stored=True)]:
-                yield from results
-                return
-        yield from _results(spark, with_profile(rows, profile), task)
-    except JVM_ERRORS as error:
-        if stop_requested() is not None:
-            raise stopped("its unfinished tasks were cancelled") from error
-        lost = WorkerLost(f"Spark failed the tasks: {first_lines(error)}", context=ErrorContext("map"))
-        raise cancellation(error) or invalid_setting(error) or lost from error
-
-
-def _results(spark: SparkSession, rows: RDD[Any], task: IndependentTask, *, stored: bool = False) -> Iterator[EachRow]:
-    rows.persist(StorageLevel.DISK_ONLY)  # the driver fetches one at a time, without running tasks again
-    session, tag = session_of(spark), uuid.uuid4().hex
-    try:
-        with tagged(session, tag, partial(_cancel_on_stop, session, tag)):
-            results = {index: (where, row) for where, index, row in rows.mapPartitionsWithIndex(_small_rows).collect()}
-        for index in task.indices if results or not stored else ():
-            where, row = results[index]
-            yield from spark.sparkContext.runJob(rows, list, [where]) if row is None else [row]
-    finally:
-        with suppress(*GONE):
-            rows.unpersist()
-
-
-def _small_rows(partition: int, rows: Iterable[EachRow]) -> Iterator[tuple[int, int, EachRow | None]]:
-    return ((partition, row[0], row if len(row[1]) <= _SMALL else None) for row in rows)
-
-
-def _cancel_on_stop(session: Session, tag: str, ended: threading.Event) -> None:
-    while not ended.wait(POLL):  # repeat, for a job that had not started
-        if stop_requested() is not None:
-            with suppress(*JVM_ERRORS):
-                session.cancel(tag)
-
-
-def with_profile(rows: RDD[Any], profile: ResourceProfile | None) -> RDD[Any]:
-    """Let the stages that compute these rows have the profile; None for the application's own."""
-    return rows if profile is None else rows.withResources(profile)

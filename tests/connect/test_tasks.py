@@ -1,0 +1,134 @@
+"""Rounds, and members and trials in tasks, over Spark Connect keep the contract of all clusters."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparkdl.errors import InvalidInput
+from sparkdl.io import files
+from sparkdl.spark import connect_tasks, task_runner
+from sparkdl.spark.cluster import SparkCluster
+from tests.connect import fits
+from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, LossContract, MapReduceContract, Sums, Whole
+from tests.faults.fault import executor_of
+from tests.sessions import frame
+
+STATE = {"factor": 1.5}
+
+
+@dataclass(frozen=True)
+class KillsExecutor(Sums):
+    """Kills the executor of shard 1, once.
+
+    Attributes:
+        mark: a file that says so.
+    """
+
+    mark: str = ""
+
+    def map(self, state, shard):
+        if shard.index == 1 and not Path(self.mark).exists():
+            Path(self.mark).touch()
+            os.kill(executor_of(os.getpid()), signal.SIGKILL)
+            signal.pause()
+        return super().map(state, shard)
+
+
+def persisted(spark):
+    """The number of persisted RDDs and DataFrames."""
+    return spark.sparkContext._jsc.getPersistentRDDs().size()
+
+
+def shard_folders(spark):
+    """The folders of packed shards on the disks of executors."""
+    return [str(path) for path in Path(os.environ["SPARK_LOCAL_DIRS"]).rglob("sparkdl-shards-*")]
+
+
+class TestConnect(MapReduceContract, LossContract):
+    tries = 2  # spark.task.maxFailures of the server
+
+    @pytest.fixture
+    def cluster(self, spark, tmp_path):
+        return SparkCluster(spark, 2, run_directory=str(tmp_path / "run"))
+
+    def make_data(self, arrays):
+        rows = len(arrays["id"])
+        return frame(arrays) if rows else frame(ARRAYS).limit(0)  # pyspark infers no schema of empty tables
+
+    @pytest.fixture
+    def on_executors(self, monkeypatch):
+        """Calls a function such that executors reduce all results."""
+        return lambda: monkeypatch.setattr(task_runner, "_DIRECT", 0)
+
+    def test_reduction_on_executors_is_bit_identical(self, jobs, on_executors):
+        expected, notes = jobs.run(Sums(large=2_000_000), STATE)
+        on_executors()
+        actual, others = jobs.run(Sums(large=2_000_000), STATE)
+        assert actual.keys() == expected.keys()
+        assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
+        assert others == notes
+
+    def test_large_states_and_works_are_in_files_that_end_with_them(self, jobs, monkeypatch, tmp_path):
+        monkeypatch.setattr(connect_tasks, "_INLINE", 1 << 17)
+        written = []
+        write = files.write
+        monkeypatch.setattr(files, "write", lambda path, data: (written.append(path), write(path, data)))
+        small, _ = jobs.run(Sums(), STATE)
+        large, _ = jobs.run(Sums(), STATE | {"padding": torch.zeros(100_000)})
+        assert torch.equal(small["sum"], large["sum"])
+        assert len(written) == 1
+        assert not list((tmp_path / "run/shared").iterdir())
+
+    def test_large_states_without_a_run_directory_raise(self, spark, monkeypatch):
+        monkeypatch.setattr(connect_tasks, "_MOST", 1 << 17)
+        with SparkCluster(spark, 2).map_reduce(self.make_data(ARRAYS), COLUMNS) as jobs:
+            with pytest.raises(InvalidInput, match=r"weights or the model of a round take 0 MB.*Set runDir"):
+                jobs.run(Sums(), STATE | {"padding": torch.zeros(100_000)})
+            jobs.run(Sums(), STATE)
+
+    def test_large_results_of_tasks_arrive_in_chunks(self, jobs):
+        [result] = jobs.each(Whole(large=2_000_000), [0], all_rows=True)
+        assert result.tensors["large"].shape == (2_000_000, 3)
+        assert bool((result.tensors["large"] == 1).all())
+
+    def test_nothing_stays_on_the_server(self, spark, server, cluster):
+        before = server.call(persisted)
+        with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, num_shards=2) as jobs:
+            list(jobs.each(Whole(), [0, 1], all_rows=True))
+            folders = server.call(shard_folders)
+            assert server.call(persisted) > before
+            assert [view.name for view in spark.catalog.listTables() if view.name.startswith("sparkdl_")]
+        assert folders
+        assert server.call(persisted) == before
+        assert server.call(shard_folders) == []
+        assert not [view.name for view in spark.catalog.listTables() if view.name.startswith("sparkdl_")]
+
+    @pytest.mark.chaos
+    @pytest.mark.parametrize("large", [False, True])
+    def test_round_survives_a_lost_executor(self, jobs, tmp_path, on_executors, large):
+        expected, _ = jobs.run(Sums(), STATE)
+        if large:
+            on_executors()
+            jobs.run(Sums(), STATE)
+        actual, _ = jobs.run(KillsExecutor(mark=str(tmp_path / "mark")), STATE)
+        assert (tmp_path / "mark").exists()
+        assert torch.equal(actual["sum"], expected["sum"])
+        assert torch.equal(jobs.run(Sums(), STATE)[0]["sum"], expected["sum"])
+
+
+@pytest.mark.timeout(300)
+def test_bits_are_those_of_a_classic_session(server, spark):
+    assert fits.fitted_in_tasks(spark) == server.call(fits.fitted_in_tasks)
+
+
+@pytest.mark.timeout(300)
+def test_fits_resume_in_the_other_kind_of_session(server, spark):
+    directory = server.call(fits.begun)
+    fits.begun(spark, Path(directory, "of the client"))
+    assert fits.resumed(spark, directory) == server.call(fits.resumed_from_the_client)
