@@ -28,6 +28,8 @@ _SMALL = 1 << 14  # bytes of a result that the driver collects when its task end
 class ClassicJobs:
     """``sparkdl.spark.task_runner.ShardJobs`` of a classic session."""
 
+    lost = False  # calls on a stopped SparkContext raise at once
+
     def __init__(self, spark: SparkSession, data: PackedFrame) -> None:
         self._spark, self._session, self._data = spark, session_of(spark), data
         self._cached: list[RDD[Any]] = []

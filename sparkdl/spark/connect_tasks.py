@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, SessionLost
 from sparkdl.io import files
 from sparkdl.spark.error_messages import losing_session
 from sparkdl.spark.executor_tasks import FIRST, MapTask, PackedFrame, PartitionTask, first_row
@@ -37,6 +38,9 @@ _INLINE = 16 << 20  # bytes of a state or a work in a query, if a file can hold 
 _MOST = 64 << 20  # bytes of them in a query; a server with the default memory of 1 GiB fails at 100 MiB
 _SMALL = 1 << 14  # bytes of a result that the client collects when its task ends, so that no executor can lose it
 _FETCHED = 4  # rows of a query that fetches chunks
+# As PIECES; the client would ask the server to parse a string, once for each query.
+_TYPES = {"int": IntegerType(), "string": StringType(), "binary": BinaryType()}
+_SCHEMA = StructType([StructField(name, _TYPES[kind]) for name, kind in map(str.split, PIECES.split(", "))])
 
 
 class ConnectJobs:
@@ -44,7 +48,7 @@ class ConnectJobs:
 
     def __init__(self, spark: SparkSession, data: PackedFrame) -> None:
         self._spark, self._session, self._data = spark, session_of(spark), data
-        self._views = ExitStack()
+        self._views, self.lost = ExitStack(), False
 
     def persist_blocks(self) -> tuple[int, list[tuple[int, int, str]]]:
         level = StorageLevel.DISK_ONLY if self._data.shuffled else StorageLevel.DISK_ONLY_2
@@ -56,26 +60,37 @@ class ConnectJobs:
         return len(rows), [(row.shard, row.rows, row.about) for row in rows if row.about]
 
     def _view(self, rows: DataFrame, name: str, level: StorageLevel, stack: ExitStack) -> DataFrame:
-        rows.createTempView(name)
-        stack.callback(self._drop, name)
-        return self._spark.table(name).persist(level)
+        with self._noticing_loss():
+            rows.createTempView(name)
+            stack.callback(self._drop, name)
+            return self._spark.table(name).persist(level)
 
     def _drop(self, name: str) -> None:
         with suppress(*GONE):
-            self._spark.table(name).unpersist()
-            self._spark.catalog.dropTempView(name)
+            if not self.lost:  # Spark's client would try for ten minutes
+                self._spark.table(name).unpersist()
+                self._spark.catalog.dropTempView(name)
 
     def _query(self, rows: DataFrame) -> list[Row]:
         tag = f"sparkdl-{uuid.uuid4().hex}"
-        with cancelled_on_stop(self._session, tag), losing_session():
+        with self._noticing_loss(), cancelled_on_stop(self._session, tag):
             try:
                 return self._session.collect(rows, tag)
             finally:
                 if self._session.runs(tag):  # as after Ctrl-C
                     self._session.cancel(tag)
 
+    @contextmanager
+    def _noticing_loss(self) -> Iterator[None]:
+        try:
+            with losing_session():
+                yield
+        except SessionLost:
+            self.lost = True
+            raise
+
     def _mapped(self, rows: DataFrame, task: PartitionTask) -> DataFrame:
-        return rows.mapInArrow(task.run, PIECES, profile=self._data.requests.profile(self._spark))
+        return rows.mapInArrow(task.run, _SCHEMA, profile=self._data.requests.profile(self._spark))
 
     def map_shards(self, task: Callable[[int, Iterable[Any]], Iterator[TaskRow]]) -> DataFrame:
         return self._mapped(self._triggers, PartitionTask(task))

@@ -78,7 +78,13 @@ class TaskSettings:
 
 
 class ShardJobs(Protocol[Rows]):
-    """Spark jobs over the packed rows of a session."""
+    """Spark jobs over the packed rows of a session.
+
+    Attributes:
+        lost: whether the session has ended, so that nobody answers.
+    """
+
+    lost: bool
 
     def persist_blocks(self) -> tuple[int, list[tuple[int, int, str]]]:
         """Pack and persist the rows: the number of shards, and ``first_rows`` of those with rows."""
@@ -305,6 +311,8 @@ class SparkTaskRunner(Generic[Rows]):
 
         One task per slot reaches every idle executor. Files of a busy one are deleted with it, as Spark's own are.
         """
+        if self._jobs.lost:
+            return
         with suppress(*GONE):
             slots = max(2, self._session.slots(None, None)[0] or 0)
             self._session.run_tasks(partial(delete_files, self._key), [*range(slots)])

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+from sparkdl.data.columns import Columns, InputColumn
 from sparkdl.errors import ClusterUnavailable, SessionLost, Stopped
 from sparkdl.spark.cluster import SparkCluster
 from tests.connect.fits import classifier, digests, rows
@@ -23,6 +25,19 @@ from tests.connect.processes import serving
 from tests.contracts import work
 
 pytestmark = pytest.mark.chaos
+
+
+COLUMNS = Columns((InputColumn("x0"),), row_id=InputColumn("id", "int64"))
+
+
+class Rows:
+    """Counts rows."""
+
+    def map(self, state: Any, shard: Any) -> Any:
+        return {"rows": torch.tensor(shard.rows)}, None
+
+    def reduce(self, left: Any, right: Any) -> Any:
+        return {"rows": left["rows"] + right["rows"]}
 
 
 @dataclass(frozen=True)
@@ -67,6 +82,19 @@ def test_fit_resumes_in_a_new_session_after_its_server_was_killed(
     resumed = classifier(runDir=str(tmp_path / "run"), **settings).fit(data)
     assert resumed.report["restarts"] == 1
     assert digests(resumed, data) == digests(classifier(**settings).fit(data), data)
+
+
+@pytest.mark.timeout(150)
+def test_rounds_end_with_their_server(spark: SparkSession, tmp_path: Any, monkeypatch: Any) -> None:
+    with serving(tmp_path) as server, session_on(server.url) as lost:
+        with SparkCluster(lost, 2).map_reduce(rows(lost).select("id", "x0"), COLUMNS) as jobs:
+            jobs.run(Rows(), {})
+            os.killpg(server.group, signal.SIGKILL)
+            with pytest.raises(SessionLost):
+                jobs.run(Rows(), {})
+            for name in ("sql", "table", "range"):  # Spark's client would try each for ten minutes
+                monkeypatch.setattr(lost, name, lambda *_: pytest.fail("nobody answers"))
+        monkeypatch.undo()
 
 
 # ---- cancellation ----------------------------------------------------------------------------------------------------
