@@ -57,7 +57,7 @@ BUDGETS = {
     "sparkdl.rounds": 2249,
     "sparkdl.serving": 3230,
     "sparkdl.spark": 3850,
-    "sparkdl.ml": 8090,
+    "sparkdl.ml": 8096,
     "sparkdl.ensembles": 4119,
     "sparkdl.cli": 3187,
 }

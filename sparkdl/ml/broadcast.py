@@ -104,8 +104,8 @@ class ModelBroadcast:
         without_model = replace(scorer, factory=nn.Module, weights=b"")
         with self._lock:
             if self._packed is None:
-                weights = scorer.weights
-                seen = session_of(session).master().startswith("local")
+                weights, kind = scorer.weights, session_of(session)
+                seen = kind.query_limit() is not None or kind.master().startswith("local")  # bytes would not fit
                 if isinstance(weights, WeightsFile) and local_path(weights.uri) is not None and not seen:
                     if weights.tables:
                         raise InvalidInput(

@@ -17,9 +17,11 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import SparkSession
 
+from sparkdl import TorchModel
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.supervisor import Supervisor
-from sparkdl.errors import ClusterUnavailable, SparkdlError, Stopped, WorkerFailed, WorkerLost
+from sparkdl.errors import ClusterUnavailable, InvalidInput, SparkdlError, Stopped, WorkerFailed, WorkerLost
+from sparkdl.io.weights_file import WeightsFile
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.event import Event
 from tests.connect.fits import NAMES, ROWS, Fails, Large, classifier, digests, fitted, rows
@@ -74,6 +76,21 @@ def test_large_model_leaves_nothing_on_the_server(spark: SparkSession, monkeypat
     data = rows(spark)
     model = classifier(model=Large, modelArgs={}, epochs=1).fit(data)
     assert len({model.transform(data).where("prediction = label").count() for _ in range(2)}) == 1
+
+
+def test_weights_that_no_query_carries_stay_in_their_file(spark: SparkSession, tmp_path: Any, monkeypatch: Any) -> None:
+    data, path = rows(spark), str(tmp_path / "model")
+    model = classifier(model=Large, modelArgs={"rows": 50_000}, epochs=1).fit(data)
+    model.save(path)
+    in_memory = TorchModel.load(path)
+    monkeypatch.setattr("sparkdl.spark.session.connect._MOST_BYTES", 200_000)
+    with pytest.raises(InvalidInput, match=r"the model has 0 MB, .* Save the model where executors can read it"):
+        in_memory.transform(data)
+    in_file = TorchModel.load(path)
+    assert [type(one._trained.weights) for one in (in_memory, in_file)] == [bytes, WeightsFile]
+    scored = in_file.transform(data).orderBy("id").select("probability").collect()
+    monkeypatch.undo()
+    assert scored == model.transform(data).orderBy("id").select("probability").collect()
 
 
 def test_channel_opens_at_an_address_that_executors_reach(spark: SparkSession, cluster: SparkCluster) -> None:

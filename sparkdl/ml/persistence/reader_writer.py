@@ -28,13 +28,14 @@ from pyspark.sql import SparkSession
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
 from sparkdl.io.pickling import ship, unpickled
+from sparkdl.io.weights import fits
 from sparkdl.io.weights_file import Weights, WeightsFile
 from sparkdl.ml.persistence import metadata_files
 from sparkdl.ml.persistence.nested_params import within
 from sparkdl.serving.format.factory import MODULES, NO_TRUST, Trust
 from sparkdl.serving.format.param_values import NotDescribable, allowed_types, is_plain
 from sparkdl.serving.format.saved_folder import FORMAT, OBJECTS, TRUST, SavedFolder, fields_of
-from sparkdl.spark.session import qualify, setting
+from sparkdl.spark.session import qualify, session_of, setting
 
 _STAGE = re.compile(r"(.+)/stages/\d+_(.+)", re.DOTALL)  # the folders of a pipeline and of a stage, with its uid
 
@@ -114,6 +115,10 @@ class SavedInstance(SavedFolder):
     """One saved instance, as its class reads it in a session."""
 
     session: SparkSession
+
+    def stays_in_file(self, size: int) -> bool:
+        """Whether weights of so many bytes are a file; all are that no query of the session carries."""
+        return super().stays_in_file(size) or not fits(size, session_of(self.session).query_limit())
 
     def part(self, name: str) -> Any:
         """Load the part in the folder ``name`` with its own reader and the same trust, as ``load_saved`` does."""

@@ -50,11 +50,15 @@ class SavedFolder:
     def weights(self, name: str) -> Weights:
         """The weights in the file ``name``: large ones are a file, which the model then needs."""
         try:
-            if files.size(files.join(self.root, name)) > LARGE:
+            if self.stays_in_file(files.size(files.join(self.root, name))):
                 return self.large(name)
         except OSError as error:
             raise InvalidInput(f"{self.path} is damaged: {name} cannot be read: {error}") from error
         return self.file(name)
+
+    def stays_in_file(self, size: int) -> bool:
+        """Whether weights of so many bytes are a file."""
+        return size > LARGE
 
     def large(self, name: str) -> WeightsFile:
         """The file ``name`` with weights, which the model then needs."""

@@ -178,6 +178,9 @@ class ClassicSession:
     def share(self, packed: bytes) -> Broadcast[bytes]:
         return self.spark.sparkContext.broadcast(packed)
 
+    def query_limit(self) -> int | None:
+        return None
+
     def release(self, frame: DataFrame) -> None:
         # Spark frees the blocks only some time after the JVM's garbage collection, and has no public call for it.
         with suppress(PySparkException, Py4JError, AttributeError):  # of a stopped context

@@ -248,10 +248,13 @@ class ConnectSession:
         if len(packed) > _MOST_BYTES:
             raise InvalidInput(
                 f"the model has {len(packed) / 1e6:.0f} MB, and a query of Spark Connect carries at most "
-                f"{_MOST_BYTES / 1e6:.0f} MB. Use a classic session; or save the model where executors can read it, "
-                "and call sparkdl.load_predictor in a function for mapInPandas."
+                f"{_MOST_BYTES / 1e6:.0f} MB. Save the model where executors can read it, and load it: then its "
+                "weights stay in their file. Or use a classic session."
             )
         return InlineBytes(packed)
+
+    def query_limit(self) -> int | None:
+        return _MOST_BYTES
 
     def release(self, frame: DataFrame) -> None:
         """Nothing: the server frees the blocks with the client's object."""

@@ -105,6 +105,9 @@ class Session(Protocol):
     def share(self, packed: bytes) -> SharedValue:
         """Bytes for tasks, which Spark sends to each executor once if it can; raises InvalidInput if it cannot."""
 
+    def query_limit(self) -> int | None:
+        """Bytes that a query carries to its tasks, as those of ``share``; None if there is no limit."""
+
     def release(self, frame: DataFrame) -> None:
         """Free the blocks of a DataFrame from ``localCheckpoint``, if the application still runs."""
 
