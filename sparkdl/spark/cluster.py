@@ -154,8 +154,8 @@ class SparkCluster:
     def _gang(
         self, work: Work, data: Any, columns: Any, failures: _FailureListener, cancellation: CancellationToken
     ) -> list[Any]:
-        size, attempt = failures.size, failures.attempt
-        check(self._spark, size, self._requests, allow_unencrypted=self._allow_unencrypted)
+        size, attempt, shipped = failures.size, failures.attempt, ship(work)
+        check(self._spark, size, self._requests, shipped, allow_unencrypted=self._allow_unencrypted)
         self.warm_up()
         frame, specification = self._frame(data, columns, size)
 
@@ -166,7 +166,7 @@ class SparkCluster:
         wait_for_slots(self._spark, size, self._requests, timeout=self._resource_timeout, report=waiting)
         await_warm_up(self._spark, size)
         task = WorkerTask(
-            ship(work),
+            shipped,
             size,
             uuid.uuid4().hex,
             attempt,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.ml.feature import VectorAssembler
 
 from sparkdl.errors import ClusterUnavailable, InvalidInput
+from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.session import qualify, session_of, setting, shared
 from sparkdl.spark.session.connect import ConnectSession
 from sparkdl.spark.slots.capacity import find_slots
@@ -61,6 +63,14 @@ def test_settings_that_a_server_hides_are_unset() -> None:
     error = "OTHER"
     with pytest.raises(AnalysisException):
         setting(session, "spark.task.cpus")  # type: ignore[arg-type]
+
+
+def test_work_that_no_query_carries_raises_before_a_query() -> None:
+    work = partial(bytes, bytes(80_000_000))
+    with pytest.raises(
+        InvalidInput, match=r"work has 80 MB, .* at most 67 MB\. If the model is a module, set a factory"
+    ):
+        SparkCluster(remote(), 2).gang(work)  # type: ignore[arg-type]
 
 
 def test_server_has_two_slots(spark: Any) -> None:

@@ -29,8 +29,16 @@ _ENCRYPTION = (
 _SETTINGS = TaskResources()
 
 
-def check(spark: SparkSession, size: int, requests: TaskResources = _SETTINGS, *, allow_unencrypted: bool) -> None:
-    """Raise as ``check_setting``, or ClusterUnavailable if there can never be enough slots."""
+def check(
+    spark: SparkSession,
+    size: int,
+    requests: TaskResources = _SETTINGS,
+    work: bytes = b"",
+    *,
+    allow_unencrypted: bool,
+) -> None:
+    """Raise as ``check_size`` and ``check_setting``, or ClusterUnavailable if there can never be enough slots."""
+    check_size(spark, work)
     check_setting(spark, allow_unencrypted=allow_unencrypted)
     check_slots(spark, size, requests)
 
@@ -52,6 +60,17 @@ def check_setting(spark: SparkSession, *, allow_unencrypted: bool) -> None:
         raise ClusterUnavailable(
             "spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage under dynamic allocation "
             "(SPARK-24942). Submit with spark.dynamicAllocation.enabled=false."
+        )
+
+
+def check_size(spark: SparkSession, work: bytes) -> None:
+    """Raise InvalidInput if no query carries a worker's pickled work."""
+    limit = session_of(spark).query_limit()
+    if limit is not None and len(work) > limit:
+        raise InvalidInput(
+            f"a worker's pickled work has {len(work) / 1e6:.0f} MB, and a query of Spark Connect carries at most "
+            f"{limit / 1e6:.0f} MB. If the model is a module, set a factory with modelArgs instead; let workers read "
+            "other large values from files; or use a classic session."
         )
 
 
