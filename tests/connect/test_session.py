@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -80,13 +83,26 @@ def test_server_has_two_slots(spark: Any) -> None:
     assert choose_workers(spark.range(60), 30, TaskResources()) == 2
     assert session_of(spark).parallelism() == 2
     assert session_of(spark).master() == "local-cluster[2,1,1024]"
-    profiles = [session_of(spark).profile(2, None) for _ in range(2)]
-    assert profiles[0] is profiles[1] is not None
     with (
         conf(spark, "spark.sql.leafNodeDefaultParallelism", "7"),
         pytest.raises(InvalidInput, match=r"since spark\.sql\.leafNodeDefaultParallelism is set\. Set numWorkers\."),
     ):
         choose_workers(spark.range(60), 30, TaskResources())
+
+
+def test_executors_need_no_packages_of_a_client() -> None:
+    code = (
+        "import sys, sparkdl.ml.broadcast, sparkdl.spark.barrier; print(*{'grpc', 'google.protobuf'} & {*sys.modules})"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == ""
+
+
+def test_threads_without_a_session_share_a_profile(spark: Any) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: session_of(spark).profile(1, None), range(2))
+    assert one is other is not None
+    rows = spark.range(2).mapInArrow(lambda batches: batches, "id long", profile=one)
+    assert sorted(row.id for row in rows.collect()) == [0, 1]
 
 
 def test_rows_are_counted_up_to_a_limit(spark: Any) -> None:

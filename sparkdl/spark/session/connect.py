@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
 from pyspark import inheritable_thread_target
-from pyspark.resource import ResourceProfile, ResourceProfileBuilder
+from pyspark.resource import ResourceProfile
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.connect.proto import ResourceProfile as ProfileRequest
+from pyspark.sql.connect.proto import TaskResourceRequest as TaskRequest
 from pyspark.sql.types import StructType
 
 from sparkdl.errors import ClusterUnavailable, InvalidInput
@@ -153,10 +155,18 @@ class ConnectSession:
         return cores if 0 < cores <= _LEAST else None
 
     def profile(self, cpus: int | None, gpus: float | None) -> ResourceProfile | None:
-        profiles = self._state.profiles
-        if (cpus, gpus) not in profiles and (requests := task_requests(self.spark, cpus, gpus)) is not None:
-            profiles[cpus, gpus] = ResourceProfileBuilder().require(requests).build
-        return profiles.get((cpus, gpus))
+        state, requests = self._state, task_requests(self.spark, cpus, gpus)
+        if requests is None:
+            return None
+        with state.lock:
+            if (cpus, gpus) not in state.profiles:
+                # pyspark would ask for a profile's number later, by the active session of a thread that may have none.
+                asked, client = requests.requests, cast("Any", self.spark).client
+                taken = {name: TaskRequest(resource_name=name, amount=one.amount) for name, one in asked.items()}
+                profile = ResourceProfile(_task_req=asked)
+                profile._id = client._create_profile(ProfileRequest(task_resources=taken))
+                state.profiles[cpus, gpus] = profile
+            return state.profiles[cpus, gpus]
 
     def registration_wait(self) -> float:
         return 0.0
