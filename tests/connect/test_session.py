@@ -19,7 +19,7 @@ from sparkdl.spark.session import qualify, session_of, setting, shared
 from sparkdl.spark.session.connect import ConnectSession
 from sparkdl.spark.slots.capacity import find_slots
 from sparkdl.spark.slots.task_resources import TaskResources
-from sparkdl.spark.slots.worker_count import choose_workers
+from sparkdl.spark.slots.worker_count import choose_shards, choose_workers
 from tests.connect.fakes import remote
 from tests.sessions import conf
 
@@ -41,6 +41,8 @@ def test_servers_before_spark_4_raise() -> None:
         ({"spark__executor__cores": "4", "spark__executor__resource__gpu__amount": "1"}, (1, 0.5), 4),
         ({"spark__default__parallelism": "8"}, (None, None), None),
         ({"spark__sql__leafNodeDefaultParallelism": "8"}, (None, None), None),
+        ({"spark__dynamicAllocation__enabled": "true"}, (None, None), None),
+        ({"spark__dynamicAllocation__enabled": "false"}, (None, None), 8),
         ({"splits": "?"}, (None, None), None),
         ({"splits": "2", "spark__master": "spark://host:7077"}, (None, None), None),  # or none has registered
         ({"splits": "2", "spark__master": "local-cluster[1,1,1024]"}, (None, None), 1),
@@ -55,6 +57,14 @@ def test_servers_before_spark_4_raise() -> None:
 )
 def test_slots_are_the_partitions_of_a_range(settings, requests, slots) -> None:
     assert session_of(remote(**settings)).slots(*requests) == (slots, None)
+
+
+def test_dynamic_allocation_rejects_gangs_and_hides_the_slots_of_rounds() -> None:
+    spark = remote(spark__dynamicAllocation__enabled="true")
+    with pytest.raises(ClusterUnavailable, match=r"spark\.dynamicAllocation\.enabled is true, .* no barrier stage"):
+        SparkCluster(spark, 2).gang(len)
+    with pytest.raises(InvalidInput, match=r"since spark\.dynamicAllocation\.enabled is set\. Set numWorkers\."):
+        choose_shards(spark, TaskResources(), device="cpu")
 
 
 def test_settings_that_a_server_hides_are_unset() -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 64 << 20  # in a query; a server with the default memory of 1 GiB fails at 100 MiB
 _FRESH = 2.0  # seconds for which a number of slots holds
 _IDLE = 5.0  # seconds without a running task after which a query counts as waiting: two reports and a half
-_HIDING = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
+_HIDING = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism", "spark.dynamicAllocation.enabled")
 _LEAST = 2  # Spark's default number of partitions on a cluster, with fewer cores too, and before executors register
 _ADDRESS = "spark.sparkdl.driver.host"
 
@@ -115,7 +115,7 @@ class ConnectSession:
         return self._cores() or 1
 
     def hidden_slots(self) -> str:
-        return next((name for name in _HIDING if setting(self.spark, name)), "")
+        return next((name for name in _HIDING if setting(self.spark, name) not in ("", "false")), "")
 
     def slots(self, cpus: int | None, gpus: float | None) -> tuple[int | None, int | None]:
         cores = None if self.hidden_slots() else self._cores()

@@ -63,9 +63,7 @@ def choose_workers(
     await_slots(spark, requests)
     now = find_slots(spark, requests).now
     if now is None:
-        hidden = session_of(spark).hidden_slots()
-        reason = f"{hidden} is set" if hidden else "the server's plans do not show it"
-        raise InvalidInput(f"numWorkers is None, and the number of slots is unknown, since {reason}. Set numWorkers.")
+        raise _unknown(spark)
     slots = ((now or 1) if least is None or configured is None else configured) // concurrent_fits()
     if slots <= 1:
         return least or 1
@@ -79,6 +77,9 @@ def choose_shards(spark: SparkSession, requests: TaskResources, *, device: str) 
 
     It waits for the slots of a new application like ``choose_workers``. On CPUs, without requests, it returns Spark's
     ``spark.default.parallelism``. If tasks are on GPUs that Spark does not assign, it returns 1, with a warning.
+
+    Raises:
+        InvalidInput: a setting of a session of Spark Connect hides the number of slots.
     """
     if device == "cuda" and not gpus_of_tasks(spark, requests):
         warnings.warn(
@@ -87,11 +88,19 @@ def choose_shards(spark: SparkSession, requests: TaskResources, *, device: str) 
             stacklevel=5,
         )
         return 1
+    if session_of(spark).hidden_slots():
+        raise _unknown(spark)
     await_slots(spark, requests)  # Spark's default follows the registered cores
     partitions = session_of(spark).parallelism()
     if device == "cpu" and requests.is_default:
         return partitions
     return find_slots(spark, requests).now or partitions
+
+
+def _unknown(spark: SparkSession) -> InvalidInput:
+    hidden = session_of(spark).hidden_slots()
+    reason = f"{hidden} is set" if hidden else "the server's plans do not show it"
+    return InvalidInput(f"numWorkers is None, and the number of slots is unknown, since {reason}. Set numWorkers.")
 
 
 def gpus_of_tasks(spark: SparkSession, requests: TaskResources) -> float:
