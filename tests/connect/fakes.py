@@ -23,4 +23,24 @@ def remote(version: str = "4.0.0", **settings: str) -> Any:
         conf=SimpleNamespace(get=names.get),
         sql=lambda query: SimpleNamespace(collect=lambda: sql),
         client=SimpleNamespace(get_retry_policies=list, set_retry_policies=list),
+        **reports(),
     )
+
+
+def reports() -> dict[str, Any]:
+    """What a session has for tags and reports of progress; ``report`` calls the handlers as a query's thread does."""
+    tags, handlers = set[str](), list[Any]()
+
+    def report(running: int, *stages: tuple[int, int], done: bool = False) -> None:
+        named = [SimpleNamespace(num_completed_tasks=ended, num_tasks=of) for ended, of in stages]
+        for handler in handlers:
+            handler(stages=named, inflight_tasks=running, operation_id="query", done=done)
+
+    return {
+        "registerProgressHandler": handlers.append,
+        "removeProgressHandler": handlers.remove,
+        "addTag": tags.add,
+        "removeTag": tags.remove,
+        "getTags": lambda: tags,
+        "report": report,
+    }

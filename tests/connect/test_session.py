@@ -107,6 +107,55 @@ def test_executors_need_no_packages_of_a_client() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == ""
 
 
+@pytest.mark.parametrize(
+    ("interval", "idle"),
+    [
+        ("", 5.0),
+        ("2s", 5.0),
+        ("2000", 5.0),
+        ("500ms", 5.0),
+        ("10s", 25.0),
+        ("5m", 750.0),
+        ("1min", 150.0),
+        ("0", None),
+        ("-1", None),
+        ("soon", None),
+    ],
+)
+def test_gang_waits_if_reports_show_no_task_for_two_and_a_half_intervals(
+    interval: str, idle: float | None, monkeypatch: Any
+) -> None:
+    spark, now = remote(spark__connect__progress__reportInterval=interval), 100.0
+    monkeypatch.setattr("sparkdl.spark.session.connect.time", SimpleNamespace(monotonic=lambda: now))
+    session, waits = session_of(spark), None if idle is None else "waiting"
+    assert session.state("gang") is None
+    with session.tagged("gang"):
+        now += idle or 1e6
+        assert session.state("gang") is None
+        now += 0.1
+        assert session.state("gang") == waits
+        assert session.tasks("gang") is None
+        spark.report(2, (3, 5), (0, 2))
+        assert session.tasks("gang") == (2, 3, 7)
+        now += 1e6
+        assert session.state("gang") is None
+        spark.report(0, (5, 5), (0, 2))
+        now += 2 * (idle or 1e6)
+        spark.report(0, (5, 5), (0, 2), done=True)
+        assert session.state("gang") == waits
+    assert session.state("gang") is session.tasks("gang") is None
+
+
+def test_reports_of_other_queries_are_no_gang_s() -> None:
+    spark = remote("4.0.1")
+    session = session_of(spark)
+    with session.tagged("gang"):
+        spark.removeTag("gang")  # as in the thread of another query
+        spark.report(2, (3, 5))
+        assert session.tasks("gang") is None
+        spark.addTag("gang")
+
+
 def test_threads_without_a_session_share_a_profile(spark: Any) -> None:
     with ThreadPoolExecutor(2) as pool:
         one, other = pool.map(lambda _: session_of(spark).profile(1, None), range(2))
