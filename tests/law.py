@@ -49,7 +49,7 @@ BUDGETS = {
     "sparkdl.io": 1765,
     "sparkdl.net": 493,
     "sparkdl.data": 2363,
-    "sparkdl.telemetry": 1990,
+    "sparkdl.telemetry": 2000,
     "sparkdl.report": 1125,
     "sparkdl.cluster": 3493,
     "sparkdl.checkpoint": 1750,

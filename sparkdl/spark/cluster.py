@@ -11,11 +11,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.cluster.cancellation import CancellationToken
+from sparkdl.cluster.elastic import emit_from_driver
 from sparkdl.cluster.failure import Failure, WorkerResult, first_cause, raise_first_cause
 from sparkdl.cluster.protocol import Capacity, Listener, gang_size
 from sparkdl.cluster.tasks import TaskRunner
@@ -191,6 +193,8 @@ class SparkCluster:
         ):
             if endpoint is None:  # without heartbeats, no late event is taken for a lost worker
                 failures.has_channel, task = False, replace(task, heartbeat=None)
+                if self._event_directory is None:
+                    watch.show_tasks = partial(emit_from_driver, failures, "tasks", attempt)
             if endpoint is not None and self._session.application() in _reached:  # else it may be that no event arrives
                 watch.is_silent = lambda seconds: not failures.started and seconds > self._timeout
             worker = PickledTask(ship(BarrierTask(replace(task, endpoint=endpoint), network, tuple(frame.columns))))

@@ -48,6 +48,7 @@ class JobWatch:
     def __init__(self, spark: SparkSession, tag: str, size: int, *, timeout: float, report: Report) -> None:
         self.gave_up: float | None = None  # after so many seconds
         self.is_silent: Callable[[float], bool] = lambda seconds: False  # whether to cancel tasks that ran for seconds
+        self.show_tasks: Callable[..., None] | None = None  # called with the numbers of its tasks if they change
         self.cancelled = False  # whether sparkdl, and not the user, cancelled the job
         self._session, self._tag = session_of(spark), tag
         self._size, self._timeout, self._report = size, timeout, report
@@ -76,7 +77,8 @@ class JobWatch:
             time.sleep(POLL)
 
     def _watch(self, ended: threading.Event) -> None:
-        state, began = None, 0.0
+        state: str | None = None
+        began, counted = 0.0, None
         while not ended.wait(POLL):
             before, state = state, self._session.state(self._tag)
             began = began if state == before else time.monotonic()
@@ -88,3 +90,6 @@ class JobWatch:
                 return
             if state == "waiting":
                 self._report(f"{self._size} free task slots", waited)
+            elif self.show_tasks is not None and (tasks := self._session.tasks(self._tag)) not in (None, counted):
+                counted = tasks
+                self.show_tasks(**dict(zip(("running", "ended", "of"), tasks or (), strict=True)))

@@ -28,7 +28,8 @@ class Progress:
     """A listener that shows a progress bar: epoch, step, loss, metrics, rows/s and time left, or round and its metrics.
 
     The bar also shows the number of workers alive and, after a failure, the attempt. Outside the bar, lines report the
-    wait for resources, a changed number of workers, and a restart's cause. ``stream`` defaults to standard error.
+    wait for resources, the tasks of a gang without workers' events, a changed number of workers, and a restart's cause.
+    In a log, which keeps every line, the seconds of a wait have one digit. ``stream`` defaults to standard error.
     """
 
     def __init__(self, title: str = "fit", stream: TextIO | None = None) -> None:
@@ -36,7 +37,7 @@ class Progress:
         Bar.set_lock(RLock())
         self._bar: Any = None
         self._unit = ""  # the bar's unit: an ensemble's members have epochs of their own, which the bar does not show
-        self._waiting = False
+        self._line = ""  # shown until the bar opens
         self._alive: set[int] = set()
         self._validated: dict[str, str] = {}  # the last epoch's metrics, shown until the next epoch ends
 
@@ -70,8 +71,10 @@ class Progress:
             self._bar.update(1)
             self._bar.refresh()
         elif event.kind == "waiting" and self._bar is None:
-            self._waiting = True
-            self._write(f"\r{self._title}: waiting for {payload['what']}, {payload['seconds']:.0f} s")
+            seconds = payload["seconds"] if self._stream.isatty() else float(f"{payload['seconds']:.1g}")
+            self._rewrite(f"waiting for {payload['what']}, {seconds:.0f} s")
+        elif event.kind == "tasks" and self._bar is None:
+            self._rewrite(f"{payload['running']} tasks run, {payload['ended']} of {payload['of']} have ended")
         elif event.kind == "restart":
             self._alive.clear()
             when = f"in {payload['seconds']:g} s" if payload["seconds"] else "now"
@@ -83,9 +86,9 @@ class Progress:
 
     def close(self) -> None:
         """Finish the line and leave it on the screen."""
-        if self._waiting:
+        if self._line:
             self._write("\n")
-            self._waiting = False
+            self._line = ""
         if self._bar is not None:
             self._bar.close()
             self._bar, self._unit = None, ""
@@ -93,6 +96,11 @@ class Progress:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+    def _rewrite(self, text: str) -> None:
+        before, self._line = self._line, text
+        if text != before:
+            self._write(f"\r{self._title}: {text.ljust(len(before))}")
 
     def _write_line(self, text: str) -> None:
         self.close()  # the next attempt waits for slots and opens a new bar

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -54,6 +55,28 @@ def test_events_arrive_while_the_gang_runs(cluster: SparkCluster, tmp_path: Any)
 
     assert cluster.gang(asks, listener=answer) == ["heard", ""]
     assert "heartbeat" not in heard
+
+
+def test_without_events_the_client_hears_of_tasks(spark: SparkSession, tmp_path: Any) -> None:
+    pipe, shown = str(tmp_path / "pipe"), []
+    os.mkfifo(pipe)
+
+    def asks(world: Any, shard: Any) -> str:
+        if world.rank:
+            return ""
+        with open(pipe) as answers:
+            return answers.read()
+
+    def answer(event: Event) -> None:
+        if event.kind == "tasks":
+            shown.append(event.payload)
+            if event.payload["running"] and sum(one["running"] > 0 for one in shown) == 1:
+                with open(pipe, "w") as answers:
+                    answers.write("shown")
+
+    assert SparkCluster(spark, 2, timeout=60.0).gang(asks, listener=answer) == ["shown", ""]
+    assert shown[0]["of"] == 2
+    assert all(one != other for one, other in pairwise(shown))
 
 
 def test_failures_in_files_are_reported_once(cluster: SparkCluster) -> None:

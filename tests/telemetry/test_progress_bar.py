@@ -100,6 +100,20 @@ def test_wait_is_shown_until_progress() -> None:
     assert not any("waiting" in line for line in drawn[2:])
 
 
+def test_logs_have_few_lines_of_a_long_wait() -> None:
+    drawn = shown(*(event("waiting", what="2 task slots", seconds=seconds / 4) for seconds in range(8, 4000)))
+    assert len(drawn) < 30
+    assert "fit: waiting for 2 task slots, 900 s" in "".join(drawn)
+
+
+def test_tasks_are_shown_until_progress() -> None:
+    first, last = event("tasks", running=12, ended=0, of=14), event("tasks", running=2, ended=12, of=14)
+    drawn = shown(first, first, last, progress(0, 1), first)
+    assert drawn[1] == "fit: 12 tasks run, 0 of 14 have ended"
+    assert drawn[2] == "fit: 2 tasks run, 12 of 14 have ended\n"
+    assert not any("tasks" in line for line in drawn[3:])
+
+
 def test_other_events_change_nothing() -> None:
     ended = event("epoch", (1, 5, 40), loss=1.0)
     assert shown(event("span", (0, 1, 8), name="forward"), event("progress"), ended, event("loss")) == [""]

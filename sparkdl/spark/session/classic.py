@@ -137,6 +137,9 @@ class ClassicSession:
             return "running" if all(tasks.isBarrier() for tasks in stages) else None
         return "waiting" if any(tasks.tasksSuccessful() < tasks.numTasks() for tasks in stages) else None
 
+    def tasks(self, tag: str) -> None:
+        """None: the workers' events say more."""
+
     def _task_set(self, stage: int) -> Any:
         spark = self.spark.sparkContext._jsc.sc()
         info = spark.statusTracker().getStageInfo(stage)

@@ -40,6 +40,7 @@ _FRESH = 2.0  # seconds for which a number of slots holds
 _IDLE = 5.0  # seconds without a running task after which a query counts as waiting: two reports and a half
 _HIDING = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism", "spark.dynamicAllocation.enabled")
 _LEAST = 2  # Spark's default number of partitions on a cluster, with fewer cores too, and before executors register
+_STAGE = ("num_completed_tasks", "num_tasks")
 _ADDRESS = "spark.sparkdl.driver.host"
 
 
@@ -49,6 +50,7 @@ class _Query:
 
     patience: float | None  # seconds without a running task after which it waits for slots; None if reports are rare
     idle_since: float | None  # None while tasks run
+    tasks: tuple[int, int, int] | None = None  # that run, that have ended, and all of its stages so far
     answer: Future[list[Any]] | None = None
 
 
@@ -192,6 +194,8 @@ class ConnectSession:
         def progress(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
             if tag in session.getTags():  # handlers get the reports of all queries, each in its query's thread
                 query.idle_since = None if inflight_tasks else query.idle_since or time.monotonic()
+                ended, of = (sum(getattr(stage, name) for stage in stages or ()) for name in _STAGE)
+                query.tasks = query.tasks if done else (inflight_tasks, ended, of)
 
         session.registerProgressHandler(progress)
         session.addTag(tag)
@@ -221,6 +225,10 @@ class ConnectSession:
         if query is None or query.patience is None or query.idle_since is None:
             return None
         return "waiting" if time.monotonic() - query.idle_since > query.patience else None
+
+    def tasks(self, tag: str) -> tuple[int, int, int] | None:
+        query = self._state.queries.get(tag)
+        return None if query is None else query.tasks
 
     def _report_seconds(self) -> float | None:
         """Seconds between the server's reports of progress; None if it sends none, or the setting is unknown."""

@@ -86,6 +86,9 @@ class Session(Protocol):
     def state(self, tag: str) -> str | None:
         """``"waiting"`` if pending tasks of the tag's job wait for slots, ``"running"`` if barrier tasks run."""
 
+    def tasks(self, tag: str) -> tuple[int, int, int] | None:
+        """Numbers of the tag's tasks that run, that have ended, and of all so far; None if the session has none."""
+
     def count_rows(self, rows: DataFrame, limit: int) -> int:
         """The number of rows, at most ``limit``; Spark reads partition after partition, without columns, until then."""
 
