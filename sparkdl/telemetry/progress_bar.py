@@ -74,7 +74,7 @@ class Progress:
             seconds = payload["seconds"] if self._stream.isatty() else float(f"{payload['seconds']:.1g}")
             self._rewrite(f"waiting for {payload['what']}, {seconds:.0f} s")
         elif event.kind == "tasks" and self._bar is None:
-            self._rewrite(f"{payload['running']} tasks run, {payload['ended']} of {payload['of']} have ended")
+            self._rewrite(f"{payload['ended']} of {payload['of']} tasks have ended, {payload['running']} running")
         elif event.kind == "restart":
             self._alive.clear()
             when = f"in {payload['seconds']:g} s" if payload["seconds"] else "now"

@@ -109,8 +109,8 @@ def test_logs_have_few_lines_of_a_long_wait() -> None:
 def test_tasks_are_shown_until_progress() -> None:
     first, last = event("tasks", running=12, ended=0, of=14), event("tasks", running=2, ended=12, of=14)
     drawn = shown(first, first, last, progress(0, 1), first)
-    assert drawn[1] == "fit: 12 tasks run, 0 of 14 have ended"
-    assert drawn[2] == "fit: 2 tasks run, 12 of 14 have ended\n"
+    assert drawn[1] == "fit: 0 of 14 tasks have ended, 12 running"
+    assert drawn[2] == "fit: 12 of 14 tasks have ended, 2 running\n"
     assert not any("tasks" in line for line in drawn[3:])
 
 
