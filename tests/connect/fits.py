@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from torch import Tensor, nn
@@ -115,6 +117,20 @@ def resumed_from_the_client(spark: SparkSession) -> dict[str, list[str]]:
     return resumed(spark, str(directory))
 
 
+def pipeline() -> Pipeline:
+    """A pipeline with a stage of pyspark.ml."""
+    features: dict[str, Any] = {"inputCols": ["features"], "assembleInputs": False, "epochs": 1}
+    return Pipeline(stages=[VectorAssembler(inputCols=NAMES, outputCol="features"), classifier(**features)])
+
+
+def resaved_pipeline(spark: SparkSession, path: str, other: str | None) -> list[str]:
+    """Load a saved pipeline, and save it at another path; return the digests of its model."""
+    model: Any = PipelineModel.load(path)
+    if other is not None:
+        model.save(other)
+    return digests(model.stages[1], model.stages[0].transform(rows(spark)))
+
+
 class Plane(nn.Linear):
     """A linear classifier with a name for configurations."""
 
@@ -136,9 +152,9 @@ class Fails(nn.Module):
 
 
 class Large(nn.Module):
-    """A model of 20 MB, or of 4 bytes for each row."""
+    """A model of 40 MB, or of 4 bytes for each row."""
 
-    def __init__(self, rows: int = 5_000_000) -> None:
+    def __init__(self, rows: int = 10_000_000) -> None:
         super().__init__()
         self.layer = nn.Linear(len(NAMES), 2)
         self.table = nn.Embedding(rows, 1)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from tests.sessions import ROOT, driver_environment
 
 
@@ -25,12 +23,12 @@ class Server:
     Attributes:
         url: for clients.
         group: the process group of the server and its executors.
-        call: runs a top-level function on the server's classic session, and returns its result.
+        call: runs a top-level function on the server's classic session, with arguments of JSON; returns its result.
     """
 
     url: str
     group: int
-    call: Callable[[Callable[[SparkSession], Any]], Any]
+    call: Callable[..., Any]
 
 
 CLIENT = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
@@ -61,8 +59,8 @@ def serving(folder: Path) -> Iterator[Server]:
         assert line, (folder / "errors").read_text(errors="replace")[-4000:]
         return json.loads(line)
 
-    def call(function: Callable[[SparkSession], Any]) -> Any:
-        print(f"{function.__module__}:{function.__name__}", file=requests, flush=True)
+    def call(function: Callable[..., Any], *arguments: Any) -> Any:
+        print(json.dumps([function.__module__, function.__name__, *arguments]), file=requests, flush=True)
         return answer()
 
     try:

@@ -1,7 +1,8 @@
 """A Spark application that serves Connect, and runs functions in its classic session:
 ``python -m tests.connect.server FOLDER``.
 
-It prints its port, and then for each function that a line of its input names the result as JSON.
+It prints its port, and then for each line of its input, a list with a module, a function and its arguments, the result.
+Lines are JSON.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ def main(folder: str) -> None:
         service: Any = spark._jvm.org.apache.spark.sql.connect.service
         print(getattr(getattr(service, "SparkConnectService$"), "MODULE$").localPort(), flush=True)
         for line in sys.stdin:
-            module, _, name = line.strip().partition(":")
-            print(json.dumps(getattr(import_module(module), name)(spark)), flush=True)
+            module, name, *arguments = json.loads(line)
+            print(json.dumps(getattr(import_module(module), name)(spark, *arguments)), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
-from pyspark.ml.feature import VectorAssembler
-from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder
 from pyspark.sql import SparkSession
 
 from sparkdl import TorchModel
@@ -24,7 +22,7 @@ from sparkdl.errors import ClusterUnavailable, InvalidInput, SparkdlError, Stopp
 from sparkdl.io.weights_file import WeightsFile
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.event import Event
-from tests.connect.fits import NAMES, ROWS, Fails, Large, classifier, digests, fitted, rows
+from tests.connect.fits import ROWS, Fails, Large, classifier, digests, fitted, pipeline, rows
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
 from tests.sessions import ROOT, conf, frame
@@ -58,23 +56,25 @@ def test_run_directory_has_checkpoints_and_events(spark: SparkSession, tmp_path:
     assert digests(resumed, data) == digests(classifier().fit(data), data)
 
 
-def test_pipeline_and_cross_validator_of_pyspark(spark: SparkSession) -> None:
-    estimator = classifier(inputCols=["features"], assembleInputs=False, epochs=1)
-    pipeline = Pipeline(stages=[VectorAssembler(inputCols=NAMES, outputCol="features"), estimator])
+def test_pipeline_and_cross_validator_of_pyspark(spark: SparkSession, tmp_path: Any) -> None:
+    stages = pipeline()
     evaluator = MulticlassClassificationEvaluator(metricName="accuracy")
-    grid = ParamGridBuilder().addGrid(estimator.getParam("learningRate"), [1e-6, 0.5]).build()
+    grid = ParamGridBuilder().addGrid(stages.getStages()[1].getParam("learningRate"), [1e-6, 0.5]).build()
     validator = CrossValidator(
-        estimator=pipeline, estimatorParamMaps=grid, evaluator=evaluator, numFolds=2, parallelism=1, seed=0
+        estimator=stages, estimatorParamMaps=grid, evaluator=evaluator, numFolds=2, parallelism=1, seed=0
     )
     model = validator.fit(rows(spark))
     assert model.avgMetrics[1] > max(model.avgMetrics[0], 0.8)
-    assert model.transform(rows(spark)).where("prediction = label").count() > 0.8 * ROWS
+    model.save(str(tmp_path / "model"))
+    loaded = CrossValidatorModel.load(str(tmp_path / "model"))
+    assert loaded.avgMetrics == model.avgMetrics
+    assert loaded.transform(rows(spark)).where("prediction = label").count() > 0.8 * ROWS
 
 
 def test_large_model_leaves_nothing_on_the_server(spark: SparkSession, monkeypatch: Any) -> None:
     monkeypatch.setattr(spark, "addArtifacts", lambda *_, **__: pytest.fail("Spark would list the file for ever"))
     data = rows(spark)
-    model = classifier(model=Large, modelArgs={}, epochs=1).fit(data)
+    model = classifier(model=Large, modelArgs={}, epochs=1, optimizer="sgd", batchSize=ROWS).fit(data)
     assert len({model.transform(data).where("prediction = label").count() for _ in range(2)}) == 1
 
 
