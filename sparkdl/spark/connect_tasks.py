@@ -35,7 +35,6 @@ from sparkdl.spark.session.shared_bytes import InlineBytes, SharedFile, SharedVa
 from sparkdl.spark.tensor_chunks import PIECES, RESULT_CHUNK, ChunksLost, TaskRow
 
 _INLINE = 16 << 20  # bytes of a state or a work in a query, if a file can hold more
-_MOST = 64 << 20  # bytes of them in a query; a server with the default memory of 1 GiB fails at 100 MiB
 _SMALL = 1 << 14  # bytes of a result that the client collects when its task ends, so that no executor can lose it
 _FETCHED = 4  # rows of a query that fetches chunks
 # As PIECES; the client would ask the server to parse a string, once for each query.
@@ -154,13 +153,13 @@ class ConnectJobs:
         return {index: partial(fetch, index) for index in counts}
 
     def share(self, packed: bytes) -> SharedValue:
-        directory = self._data.directory
-        if len(packed) <= (_MOST if directory is None else _INLINE):
+        directory, limit = self._data.directory, self._session.query_limit() or 0
+        if len(packed) <= (limit if directory is None else _INLINE):
             return InlineBytes(packed)
         if directory is None:
             raise InvalidInput(
                 f"the weights or the model of a round take {len(packed) / 1e6:.0f} MB, and a query of Spark Connect "
-                f"carries at most {_MOST / 1e6:.0f} MB. Set runDir to a folder that this process and the executors "
+                f"carries at most {limit / 1e6:.0f} MB. Set runDir to a folder that this process and the executors "
                 "share, or use a classic session."
             )
         path = files.join(directory, f"shared/{uuid.uuid4().hex}")

@@ -86,7 +86,7 @@ class TestConnect(MapReduceContract, LossContract):
         assert not list((tmp_path / "run/shared").iterdir())
 
     def test_large_states_without_a_run_directory_raise(self, spark, monkeypatch):
-        monkeypatch.setattr(connect_tasks, "_MOST", 1 << 17)
+        monkeypatch.setattr("sparkdl.spark.session.connect._MOST_BYTES", 1 << 17)
         with SparkCluster(spark, 2).map_reduce(self.make_data(ARRAYS), COLUMNS) as jobs:
             with pytest.raises(InvalidInput, match=r"weights or the model of a round take 0 MB.*Set runDir"):
                 jobs.run(Sums(), STATE | {"padding": torch.zeros(100_000)})

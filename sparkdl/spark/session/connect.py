@@ -63,6 +63,8 @@ class _ServerState:
     cores: tuple[float, int | None] = (-_FRESH, None)  # and when they were counted
     lock: threading.Lock = field(default_factory=threading.Lock)
     checked: bool = False
+    asked: bool = False
+    interval: float | None = None  # seconds between reports of progress, once the server was asked
 
 
 @cache
@@ -187,9 +189,11 @@ class ConnectSession:
 
     @contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
-        interval, session = self._report_seconds(), cast("Any", self.spark)
-        patience = None if interval is None else max(_IDLE, 2.5 * interval)
-        query = self._state.queries[tag] = _Query(patience, time.monotonic())
+        state, session = self._state, cast("Any", self.spark)
+        if not state.asked:  # once, and not in each round
+            state.interval, state.asked = self._report_seconds(), True
+        patience = None if state.interval is None else max(_IDLE, 2.5 * state.interval)
+        query = state.queries[tag] = _Query(patience, time.monotonic())
 
         def progress(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
             if tag in session.getTags():  # handlers get the reports of all queries, each in its query's thread
@@ -204,7 +208,7 @@ class ConnectSession:
         finally:
             session.removeTag(tag)
             session.removeProgressHandler(progress)
-            del self._state.queries[tag]
+            del state.queries[tag]
 
     def collect(self, rows: DataFrame, tag: str) -> list[Any]:
         # In a thread of its own, whose end is that of the query: an interrupt of this thread, such as Ctrl-C, would
