@@ -62,9 +62,9 @@ def session(
         spark.stop()
 
 
-def samples(spark: SparkSession, rows: int, *, partitions: int) -> DataFrame:
-    """Random rows: ``features`` is ``array<float>`` of 28, ``label`` a float."""
-    numbers = [F.rand(seed).cast("float") for seed in range(FEATURES)]
+def samples(spark: SparkSession, rows: int, *, partitions: int, features: int = FEATURES) -> DataFrame:
+    """Random rows: ``features`` is ``array<float>``, ``label`` a float."""
+    numbers = [F.rand(seed).cast("float") for seed in range(features)]
     frame = spark.range(0, rows, 1, partitions).select(F.array(*numbers).alias("features"))
     label = F.col("features")[0] - F.col("features")[1] * F.col("features")[2]
     return frame.withColumn("label", label.cast("float"))
