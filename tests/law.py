@@ -47,9 +47,9 @@ TOUCH_CLASSIC = "sparkdl.spark.session sparkdl.spark.classic_tasks"
 BUDGETS = {
     "sparkdl.errors": 141,
     "sparkdl.io": 1765,
-    "sparkdl.net": 493,
+    "sparkdl.net": 496,
     "sparkdl.data": 2363,
-    "sparkdl.telemetry": 2000,
+    "sparkdl.telemetry": 2001,
     "sparkdl.report": 1125,
     "sparkdl.cluster": 3493,
     "sparkdl.checkpoint": 1750,

@@ -38,16 +38,19 @@ class Server(ABC):
         addresses: host names or literals by which clients may reach this process, tried in this order.
         bind: IPv4 or IPv6 literal or host name to listen on; ``"::"`` accepts IPv4 as well if the system can.
         key: 32 bytes that clients have already; default: random ones.
+        port: the port to listen on; 0: one that the system chooses.
 
     Attributes:
         endpoint: the endpoint that clients connect to.
         refused: connections closed because they proved nothing, or sent an invalid frame.
 
     Raises:
-        InvalidInput: no addresses are given, or ``bind`` is not an address of this host.
+        InvalidInput: no addresses are given, ``bind`` is not an address of this host, or the port is taken.
     """
 
-    def __init__(self, name: str, *, addresses: Sequence[str], bind: str, key: bytes | None = None) -> None:
+    def __init__(
+        self, name: str, *, addresses: Sequence[str], bind: str, key: bytes | None = None, port: int = 0
+    ) -> None:
         self._name = name
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -57,7 +60,7 @@ class Server(ABC):
         self.refused = 0
         addresses = (addresses,) if isinstance(addresses, str) else tuple(addresses)
         unbound = Endpoint(addresses, 0, key or secrets.token_bytes(KEY_BYTES))
-        self._socket = _listen(bind)
+        self._socket = _listen(bind, port)
         self.endpoint = replace(unbound, port=self._socket.getsockname()[1])
         self._alarm, self._wake = socket.socketpair()
         self._accepting = threading.Thread(target=self._accept, name=name, daemon=True)
@@ -156,9 +159,9 @@ class Server(ABC):
         return admitted
 
 
-def _listen(bind: str) -> socket.socket:
+def _listen(bind: str, port: int) -> socket.socket:
     try:
-        family, _, _, _, address = socket.getaddrinfo(bind, 0, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, address = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM)[0]
         both = bind == "::" and socket.has_dualstack_ipv6()
         listening = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except (OSError, ValueError) as error:

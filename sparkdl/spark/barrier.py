@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.errors import InvalidInput
 from sparkdl.net.addresses import worker_address
 from sparkdl.spark.python_worker import freeze_imports, local_directory
-from sparkdl.spark.rendezvous import DriverAllGather, Rendezvous
+from sparkdl.spark.rendezvous import DriverAllGather, Rendezvous, rank_0_endpoint
 from sparkdl.spark.slots.task_resources import assigned_gpus
 from sparkdl.spark.tensor_chunks import record_batch
 
@@ -43,15 +43,19 @@ class BarrierTask:
         freeze_imports()
         context = BarrierTaskContext.get()
         rank, tasks = context.partitionId(), [info.address for info in context.getTaskInfos()]
-        driver = DriverAllGather(self.task.endpoint, rank, self.task.size, context.allGather)
-        rendezvous = Rendezvous(driver, self.task.timeout, lambda: driver.absent(tasks))
-        all_gather: AllGather = rendezvous
+        address, trouble = "127.0.0.1", None
         try:
             address = worker_address(rank, tasks, override=self.network)
         except InvalidInput as error:
-            address, all_gather = "127.0.0.1", _refusing(rendezvous, error)
+            trouble = error
         task = replace(self.task, threads=context.cpus(), gpus=assigned_gpus(context))
-        with _interruptible():
+        # Peers know rank 0 by Spark's address of its host, which is not in a network that the user names.
+        deputy = task.endpoint is None and self.network is None
+        place = rank_0_endpoint(task, rank, address, tasks) if deputy else nullcontext(task.endpoint)
+        with place as endpoint, _interruptible():
+            driver = DriverAllGather(endpoint, rank, task.size, context.allGather, waits=deputy)
+            rendezvous = Rendezvous(driver, task.timeout, lambda: driver.absent(tasks))
+            all_gather = rendezvous if trouble is None else _refusing(rendezvous, trouble)
             named = (batch.rename_columns(list(self.names)) for batch in batches)
             folder = local_directory(os.getpid())
             outcome = run_worker(task, rank, address, all_gather, named, directory=folder, began=began)

@@ -5,6 +5,9 @@
 
 Lines are missing if some worker does not reach the driver within ``ANSWER_SECONDS`` seconds of the first one. Then,
 or if the driver does not answer within twice that time, workers use ``allGather``.
+
+If the driver has no channel, as in a session of Spark Connect, rank 0 answers in its place. All workers know rank 0's
+host from Spark, its key from the task, and compute its port from the id of the run.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,7 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster.protocol import Listener
 from sparkdl.errors import InvalidInput, PeerLost
 from sparkdl.io.threads import in_background
+from sparkdl.net.addresses import split_host
 from sparkdl.net.protocol import Connection, Endpoint, ProtocolError
 from sparkdl.spark.session import session_of
 from sparkdl.telemetry.channel import REQUEST, Channel
@@ -30,10 +34,13 @@ from sparkdl.telemetry.recorder import CONNECT_SECONDS
 
 if TYPE_CHECKING:  # it imports torch
     from sparkdl.cluster.group.rendezvous import AllGather
+    from sparkdl.cluster.worker import WorkerTask
 
 ANSWER_SECONDS = 30.0
 """Seconds from the first line until the driver stops waiting for the last one."""
 
+_PORTS = range(20_000, 30_000)  # of rank 0: below those from which systems choose
+_POLL = 0.01  # seconds
 _MISSING = b"-"
 _SOME = "some workers"
 _MOST_NAMES = 8  # that a message lists
@@ -105,15 +112,43 @@ class AddressBook:
         return len(self._lines) == self._size
 
 
+@contextmanager
+def rank_0_endpoint(task: WorkerTask, rank: int, address: str, tasks: Sequence[str]) -> Iterator[Endpoint | None]:
+    """Where rank 0 answers while the block runs, which it does in rank 0's own block; None if it cannot listen there.
+
+    Args:
+        task: has the id of the run, the size of the gang and the key.
+        rank: this worker's.
+        address: an address of this host that the other workers can dial.
+        tasks: Spark's address of each worker's host, in rank order.
+    """
+    port = _PORTS[int(task.run, 16) % len(_PORTS)]
+    if rank or task.size == 1:
+        yield Endpoint((split_host(tasks[0]),), port, task.secret)
+        return
+    book = AddressBook(task.size)
+    try:
+        channel = Channel(
+            lambda _: None, addresses=[address], bind=address, key=task.secret, port=port, answer=book.answer
+        )
+    except InvalidInput:  # another program listens there
+        logger.info("rank 0 cannot listen on port %d", port, exc_info=True)
+        yield None
+        return
+    with channel, closing(book):
+        yield channel.endpoint
+
+
 @dataclass
 class DriverAllGather:
     """The worker's side, an ``AllGather``.
 
     Attributes:
-        endpoint: of the driver's channel; None without one.
+        endpoint: of the driver's channel, or of rank 0 in its place; None without one.
         rank: the worker's.
         size: number of workers.
         fallback: gathers the lines without the driver.
+        waits: whether the endpoint may begin to listen up to ``ANSWER_SECONDS`` later.
         missing: ranks that did not reach the driver, if it said so.
     """
 
@@ -121,6 +156,7 @@ class DriverAllGather:
     rank: int
     size: int
     fallback: AllGather
+    waits: bool = False
     missing: tuple[int, ...] = ()
 
     def __call__(self, line: str) -> Sequence[str]:
@@ -132,11 +168,11 @@ class DriverAllGather:
             try:
                 lines = self._ask(address, line)
             except (OSError, EOFError, ProtocolError, ValueError) as error:  # ValueError: an invalid host name
-                reason = f"the driver's channel at {address} cannot be reached ({error})"
+                reason = f"the channel at {address} cannot be reached ({error})"
                 continue
             if lines is not None:
                 return lines
-            reason = f"{self.absent()} did not reach the driver's channel within {ANSWER_SECONDS:g} s of the first"
+            reason = f"{self.absent()} did not reach the channel within {ANSWER_SECONDS:g} s of the first"
             break
         logger.warning("%s, so this worker meets the others through Spark's allGather", reason)
         return self.fallback(line)
@@ -147,9 +183,19 @@ class DriverAllGather:
         more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
         return ", ".join([*names[:_MOST_NAMES], *more]) or _SOME
 
+    def _connect(self, address: str, endpoint: Endpoint) -> Connection:
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                return Connection.open(address, endpoint, CONNECT_SECONDS)
+            except ConnectionRefusedError:  # rank 0 may come later; a driver listens before it launches workers
+                if not self.waits or time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL)
+
     def _ask(self, address: str, line: str) -> list[str] | None:
         assert self.endpoint is not None
-        with closing(Connection.open(address, self.endpoint, CONNECT_SECONDS)) as connection:
+        with closing(self._connect(address, self.endpoint)) as connection:
             deadline = time.monotonic() + 2 * ANSWER_SECONDS  # a driver that runs answers in half of it
             connection.send([REQUEST + f"{self.rank} {line}".encode()], deadline)
             if (first := connection.receive(deadline=deadline)).startswith(_MISSING):

@@ -33,6 +33,8 @@ class Channel(Server, AbstractContextManager["Channel"]):
             workers wait for it, and must not close the channel. Its first exception is logged.
         addresses: as of ``Server``.
         bind: as of ``Server``.
+        key: as of ``Server``.
+        port: as of ``Server``.
         answer: gets the payload after ``REQUEST``; the channel sends its answer's frames. It may wait, but not beyond
             ``close``. Without it, a question is an invalid payload.
 
@@ -46,13 +48,15 @@ class Channel(Server, AbstractContextManager["Channel"]):
         *,
         addresses: Sequence[str] = ("127.0.0.1",),
         bind: str = "127.0.0.1",
+        key: bytes | None = None,
+        port: int = 0,
         answer: Callable[[bytes], Sequence[bytes]] | None = None,
     ) -> None:
         self._answer = answer
         self._listener = SafeCallback(listener)
         self._last: dict[str, int] = {}  # number of each recorder's last event
         self.received = 0
-        super().__init__("sparkdl-channel", addresses=addresses, bind=bind)
+        super().__init__("sparkdl-channel", addresses=addresses, bind=bind, key=key, port=port)
 
     def __exit__(self, *_: object) -> None:
         self.close()

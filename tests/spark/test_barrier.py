@@ -8,11 +8,13 @@ import random
 import signal
 import tempfile
 import threading
+import uuid
 from contextlib import closing, contextmanager
 
 import pytest
 
 from sparkdl.cluster.failure import Failure, WorkerResult
+from sparkdl.cluster.worker import WorkerTask
 from sparkdl.errors import ErrorContext, PeerLost
 from sparkdl.io.threads import in_background
 from sparkdl.net.protocol import ProtocolError
@@ -20,7 +22,7 @@ from sparkdl.spark import rendezvous
 from sparkdl.spark.barrier import Rendezvous, _interruptible, assemble, pieces
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.spark.python_worker import freeze_imports, local_directory
-from sparkdl.spark.rendezvous import AddressBook, DriverAllGather
+from sparkdl.spark.rendezvous import AddressBook, DriverAllGather, rank_0_endpoint
 from sparkdl.telemetry.channel import Channel
 from tests.listening import LONG, nobody
 
@@ -152,6 +154,40 @@ def test_end_of_gang_releases_waiting_workers():
         with book._changed:
             assert book._changed.wait_for(lambda: book._lines, LONG)
     assert waiting.result(LONG) == ["0"]
+
+
+# ---- workers' addresses through rank 0 -------------------------------------------------------------------------------
+
+
+def peer(task, rank):
+    """The result of a worker without the driver's channel; ``allGather`` gives its rank."""
+
+    def gather():
+        with rank_0_endpoint(task, rank, "127.0.0.1", ["127.0.0.1:7337"] * 3) as endpoint:
+            lines = DriverAllGather(endpoint, rank, 3, lambda line: [str(rank)], waits=True)(LINES[rank])
+            if rank == 0:  # as a gang, rank 0 lasts until the others have met
+                others.wait(LONG)
+            return lines
+
+    others = threading.Event()
+    return in_background(gather, "worker"), others
+
+
+def test_workers_meet_at_rank_0_if_the_driver_has_no_channel():
+    task = WorkerTask(b"", 3, uuid.uuid4().hex)
+    answers, ends = zip(*(peer(task, rank) for rank in (2, 1, 0)), strict=True)
+    assert [answer.result(LONG) for answer in answers[:2]] == [LINES] * 2
+    ends[2].set()
+    assert answers[2].result(LONG) == LINES
+
+
+def test_workers_fall_back_if_another_program_has_the_port_of_rank_0(caplog):
+    task = WorkerTask(b"", 3, uuid.uuid4().hex)
+    with rank_0_endpoint(WorkerTask(b"", 3, task.run), 0, "127.0.0.1", []):
+        answers, ends = zip(*(peer(task, rank) for rank in range(3)), strict=True)
+        ends[0].set()
+        assert [answer.result(LONG) for answer in answers] == [["0"], ["1"], ["2"]]
+    assert caplog.text.count("cannot be reached") == 2
 
 
 def test_single_worker_asks_nobody():
