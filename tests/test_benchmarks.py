@@ -22,7 +22,7 @@ THEMES = sorted(path.parent.name for path in ROOT.glob("benchmarks/*/main.py"))
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_program_and_page_of_a_theme(theme, capsys):
-    assert len(THEMES) == 27
+    assert len(THEMES) == 28
     module = importlib.import_module(f"benchmarks.{theme}.main")
     for words, code in (["--help"], 0), (["--round-trips", "1"], 2):
         with pytest.raises(SystemExit) as ended:
