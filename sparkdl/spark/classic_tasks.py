@@ -95,7 +95,7 @@ class ClassicJobs:
         if count != pieces:
             raise ChunksLost
 
-    def fetch_each(self, rows: RDD[Any]) -> dict[int, Callable[[], Iterable[EachRow]]]:
+    def fetch_each(self, rows: RDD[Any], count: int) -> dict[int, Callable[[], Iterable[EachRow]]]:
         with cancelled_on_stop(self._session, uuid.uuid4().hex):
             results = rows.mapPartitionsWithIndex(_small_rows).collect()
 

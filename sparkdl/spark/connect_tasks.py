@@ -36,6 +36,7 @@ from sparkdl.spark.tensor_chunks import PIECES, RESULT_CHUNK, ChunksLost, TaskRo
 
 _INLINE = 16 << 20  # bytes of a state or a work in a query, if a file can hold more
 _SMALL = 1 << 14  # bytes of a result that the client collects when its task ends, so that no executor can lose it
+_DIRECT = 16 << 20  # bytes of all results that it collects then
 _FETCHED = 4  # rows of a query that fetches chunks
 # As PIECES; the client would ask the server to parse a string, once for each query.
 _TYPES = {"int": IntegerType(), "string": StringType(), "binary": BinaryType()}
@@ -133,8 +134,9 @@ class ConnectJobs:
                 raise ChunksLost
             yield from rows
 
-    def fetch_each(self, rows: DataFrame) -> dict[int, Callable[[], Iterable[EachRow]]]:
-        small = F.when((F.col("piece") == 0) & (F.length("payload") <= _SMALL), F.col("payload"))
+    def fetch_each(self, rows: DataFrame, count: int) -> dict[int, Callable[[], Iterable[EachRow]]]:
+        limit = max(_SMALL, _DIRECT // count)  # each further query takes a tenth of a second
+        small = F.when((F.col("piece") == 0) & (F.length("payload") <= limit), F.col("payload"))
         counts, packed = dict[int, int](), dict[int, bytes | None]()
         for row in self._query(rows.select("shard", "piece", small.alias("payload"))):
             counts[row.shard] = max(counts.get(row.shard, 0), row.piece + 1)

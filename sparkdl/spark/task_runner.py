@@ -113,8 +113,8 @@ class ShardJobs(Protocol[Rows]):
     def fetched(self, reduced: DataFrame, pieces: int, shards: int) -> Iterator[TaskRow]:
         """The reduced chunks, a few at a time; raises ChunksLost if some are not of all shards."""
 
-    def fetch_each(self, rows: Rows) -> dict[int, Callable[[], Iterable[EachRow]]]:
-        """Run the tasks of ``each``; for each index, a function that fetches its result."""
+    def fetch_each(self, rows: Rows, count: int) -> dict[int, Callable[[], Iterable[EachRow]]]:
+        """Run so many tasks of ``each``; for each index, a function that fetches its result."""
 
     def free(self) -> None:
         """Unpersist the blocks."""
@@ -276,7 +276,7 @@ class SparkTaskRunner(Generic[Rows]):
         for stored in (True, False) if all_rows and len(task.indices) == 1 else (False,):
             with ExitStack() as stack:
                 rows = self._jobs.persisted(self._jobs.each(task, all_rows=all_rows, stored=stored), stack)
-                fetch = self._jobs.fetch_each(rows)
+                fetch = self._jobs.fetch_each(rows, len(task.indices))
                 for index in task.indices if fetch or not stored else ():
                     yield from fetch[index]()
                 if fetch:
