@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 def stopped_session() -> Iterator[SparkSession]:
     """A block with the session of this process, which Spark stops at its end.
 
-    In Spark 4.0, a session of Connect is no context manager itself.
+    In Spark 4.0, a session of Spark Connect is no context manager itself.
     """
     spark = SparkSession.builder.getOrCreate()
     try:

@@ -1,4 +1,4 @@
-"""Workers gather their addresses through the driver in milliseconds, where Spark's ``allGather`` takes a second.
+"""Workers gather their addresses through the driver or rank 0 in milliseconds; Spark's ``allGather`` takes a second.
 
     worker -> driver   rank and line, in a frame of ``sparkdl.net.protocol``
     driver -> worker   all workers' lines, one frame each; or one frame with the ranks of the missing workers
@@ -6,7 +6,7 @@
 Lines are missing if some worker does not reach the driver within ``ANSWER_SECONDS`` seconds of the first one. Then,
 or if the driver does not answer within twice that time, workers use ``allGather``.
 
-If the driver has no channel, as in a session of Spark Connect, rank 0 answers in its place. All workers know rank 0's
+If the driver has no channel, as by default over Spark Connect, rank 0 answers in its place. All workers know rank 0's
 host from Spark, its key from the task, and compute its port from the id of the run.
 """
 

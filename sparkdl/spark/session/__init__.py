@@ -1,8 +1,8 @@
 """The kinds of Spark sessions, and what sparkdl asks of each.
 
 ``session_of`` chooses the kind: a classic session has the driver in a JVM of this host, and one of Spark Connect is the
-client of a server. Only the files of the classic session and the classic task runner touch a SparkContext, RDDs,
-broadcasts, tags of jobs and the JVM.
+client of a server. Only the files of the classic session and ``classic_tasks.py`` touch a SparkContext, RDDs,
+broadcasts and the JVM.
 """
 
 from __future__ import annotations

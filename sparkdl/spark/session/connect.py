@@ -1,7 +1,7 @@
 """The session of Spark Connect: the driver runs in a server, and this process is a client without a JVM.
 
-The client sees no scheduler. The number of slots is in the plan of a range, which has a partition for each. Progress
-reports, every two seconds, say how many tasks of a query run: a gang whose query runs none waits for slots.
+The client sees no scheduler. The plan of a range shows the number of cores, as its partitions by default. Progress
+reports, every two seconds by default, say how many tasks of a query run: a gang whose query runs none waits for slots.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The cluster's capacity in task slots, and settings under which no gang can run.
 
 Spark fails an impossible barrier job only after ten silent minutes, so a gang checks both first.
+Over Spark Connect the slots may be unknown: a barrier job that waits for them is cancelled after ``resource_timeout``.
 """
 
 from __future__ import annotations
