@@ -47,7 +47,7 @@ TOUCH_CLASSIC = "sparkdl.spark.session sparkdl.spark.classic_tasks"
 BUDGETS = {
     "sparkdl.errors": 141,
     "sparkdl.io": 1765,
-    "sparkdl.net": 496,
+    "sparkdl.net": 506,
     "sparkdl.data": 2363,
     "sparkdl.telemetry": 2001,
     "sparkdl.report": 1125,
@@ -56,7 +56,7 @@ BUDGETS = {
     "sparkdl.training": 11704,
     "sparkdl.rounds": 2249,
     "sparkdl.serving": 3230,
-    "sparkdl.spark": 3955,
+    "sparkdl.spark": 4010,
     "sparkdl.ml": 8096,
     "sparkdl.ensembles": 4119,
     "sparkdl.cli": 3187,

@@ -70,6 +70,15 @@ class Server(ABC):
     def _serve(self, connection: Connection) -> None:
         """Serve a proven connection in its thread until it closes; raise ``ProtocolError`` to reject a payload."""
 
+    def await_clients(self, limit: float) -> None:
+        """Wait until the proven clients have closed their connections, for ``limit`` seconds at most."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            with self._lock:
+                if not self._connections - self._pending.keys():
+                    return
+            self._closing.wait(0.01)
+
     def close(self) -> None:
         """Close all connections and join all threads, for ``CLOSING`` s at most. Its own threads get a RuntimeError."""
         if threading.current_thread() in self._threads:

@@ -21,7 +21,7 @@ from sparkdl.cluster.worker import WorkerTask, run_worker
 from sparkdl.errors import InvalidInput
 from sparkdl.net.addresses import worker_address
 from sparkdl.spark.python_worker import freeze_imports, local_directory
-from sparkdl.spark.rendezvous import DriverAllGather, Rendezvous, rank_0_endpoint
+from sparkdl.spark.rendezvous import DriverAllGather, Rendezvous, meeting_seconds, rank_0_endpoint
 from sparkdl.spark.slots.task_resources import assigned_gpus
 from sparkdl.spark.tensor_chunks import record_batch
 
@@ -52,8 +52,9 @@ class BarrierTask:
         # Peers know rank 0 by Spark's address of its host, which is not in a network that the user names.
         deputy = task.endpoint is None and self.network is None
         place = rank_0_endpoint(task, rank, address, tasks) if deputy else nullcontext(task.endpoint)
+        waits = meeting_seconds(task) if deputy else 0.0
         with place as endpoint, _interruptible():
-            driver = DriverAllGather(endpoint, rank, task.size, context.allGather, waits=deputy)
+            driver = DriverAllGather(endpoint, rank, task.size, context.allGather, waits)
             rendezvous = Rendezvous(driver, task.timeout, lambda: driver.absent(tasks))
             all_gather = rendezvous if trouble is None else _refusing(rendezvous, trouble)
             named = (batch.rename_columns(list(self.names)) for batch in batches)

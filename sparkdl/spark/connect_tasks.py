@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
-from sparkdl.errors import InvalidInput, SessionLost
+from sparkdl.errors import ErrorContext, InvalidInput, SessionLost, WorkerLost
 from sparkdl.io import files
 from sparkdl.spark.error_messages import losing_session
 from sparkdl.spark.executor_tasks import FIRST, MapTask, PackedFrame, PartitionTask, first_row
@@ -37,7 +37,8 @@ from sparkdl.spark.tensor_chunks import PIECES, RESULT_CHUNK, ChunksLost, TaskRo
 _INLINE = 16 << 20  # bytes of a state or a work in a query, if a file can hold more
 _SMALL = 1 << 14  # bytes of a result that the client collects when its task ends, so that no executor can lose it
 _DIRECT = 16 << 20  # bytes of all results that it collects then
-_FETCHED = 4  # rows of a query that fetches chunks
+_FETCHED = 16  # rows of 4 MiB of a query that fetches chunks
+_TRIES = 4  # as Spark's spark.task.maxFailures
 # As PIECES; the client would ask the server to parse a string, once for each query.
 _TYPES = {"int": IntegerType(), "string": StringType(), "binary": BinaryType()}
 _SCHEMA = StructType([StructField(name, _TYPES[kind]) for name, kind in map(str.split, PIECES.split(", "))])
@@ -66,14 +67,17 @@ class ConnectJobs:
             return self._spark.table(name).persist(level)
 
     def _drop(self, name: str) -> None:
-        with suppress(*GONE):
+        with suppress(*GONE, SessionLost):
             if not self.lost:  # Spark's client would try for ten minutes
-                self._spark.table(name).unpersist()
-                self._spark.catalog.dropTempView(name)
+                with self._noticing_loss():
+                    self._spark.table(name).unpersist()
+                    self._spark.catalog.dropTempView(name)
 
-    def _query(self, rows: DataFrame) -> list[Row]:
+    def _query(self, rows: DataFrame, *, stops: bool = False) -> list[Row]:
         tag = f"sparkdl-{uuid.uuid4().hex}"
-        with self._noticing_loss(), cancelled_on_stop(self._session, tag):
+        # A stop lets a round end, as it has to be saved, and cancels members and trials.
+        block = cancelled_on_stop(self._session, tag) if stops else self._session.tagged(tag)
+        with self._noticing_loss(), block:
             try:
                 return self._session.collect(rows, tag)
             finally:
@@ -137,25 +141,33 @@ class ConnectJobs:
     def fetch_each(self, rows: DataFrame, count: int) -> dict[int, Callable[[], Iterable[EachRow]]]:
         limit = max(_SMALL, _DIRECT // count)  # each further query takes a tenth of a second
         small = F.when((F.col("piece") == 0) & (F.length("payload") <= limit), F.col("payload"))
-        counts, packed = dict[int, int](), dict[int, bytes | None]()
-        for row in self._query(rows.select("shard", "piece", small.alias("payload"))):
-            counts[row.shard] = max(counts.get(row.shard, 0), row.piece + 1)
-            packed[row.shard] = row.payload
+        first = self._query(rows.where("piece = 0").select("shard", "name", small.alias("payload")), stops=True)
+        ended = {row.shard: (row.name, row.payload) for row in first}
 
         def fetch(index: int) -> Iterator[EachRow]:
-            if counts[index] == 1 and (small := packed[index]) is not None:
-                yield index, bytes(small)
-                return
-            chunks = dict[int, bytes]()
-            for first in range(0, counts[index], _FETCHED):
-                some = rows.where(F.col("shard") == index).where(F.col("piece").between(first, first + _FETCHED - 1))
-                chunks |= {piece: bytes(payload) for _, piece, _, payload in self.collected(some)}
-            yield index, b"".join(chunks[piece] for piece in range(counts[index]))
+            name, payload = ended[index]
+            if payload is not None and CutTask.count(name) == 1:
+                yield index, bytes(payload)
+            else:
+                yield index, self._joined(rows, index, name)
 
-        return {index: partial(fetch, index) for index in counts}
+        return {index: partial(fetch, index) for index in ended}
+
+    def _joined(self, rows: DataFrame, index: int, name: str) -> bytes:
+        for _ in range(_TRIES):
+            chunks = list[TaskRow]()
+            for first in range(0, CutTask.count(name), _FETCHED):
+                some = rows.where(F.col("shard") == index).where(F.col("piece").between(first, first + _FETCHED - 1))
+                chunks += self.collected(some)
+            names = {chunk[2] for chunk in chunks}
+            if names == {name}:
+                return b"".join(payload for *_, payload in sorted(chunks))
+            name = max(names)  # an executor was lost, and Spark ran the task again
+        raise WorkerLost(f"the result of task {index} was lost {_TRIES} times.", context=ErrorContext("map", index))
 
     def share(self, packed: bytes) -> SharedValue:
-        directory, limit = self._data.directory, self._session.query_limit() or 0
+        # A query has a work and a state.
+        directory, limit = self._data.directory, (self._session.query_limit() or 0) // 2
         if len(packed) <= (limit if directory is None else _INLINE):
             return InlineBytes(packed)
         if directory is None:
@@ -164,7 +176,7 @@ class ConnectJobs:
                 f"carries at most {limit / 1e6:.0f} MB. Set runDir to a folder that this process and the executors "
                 "share, or use a classic session."
             )
-        path = files.join(directory, f"shared/{uuid.uuid4().hex}")
+        path = files.absolute(files.join(directory, f"shared/{uuid.uuid4().hex}"))
         files.write(path, packed)
         return SharedFile(path)
 

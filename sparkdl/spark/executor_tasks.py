@@ -178,7 +178,11 @@ class MapTask:
         drain(rows)
 
     def _map(self, index: int) -> Iterator[TaskRow]:
-        state = unpack_state(shared(self.state))
+        try:
+            state = unpack_state(shared(self.state))
+        except InvalidInput as error:
+            yield index, RESULT_CHUNK, "", TaskResult.of_error(index, error).packed()
+            return
         result = map_shard(self.work, state, partial(self.data.open, index), index, self.reporting, device=self.device)
         size = sum(tensor.nbytes for tensor in result.tensors.values())
         if size * len(self.data.shard_rows) <= self.most:

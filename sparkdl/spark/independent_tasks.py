@@ -8,6 +8,7 @@ job, in which Spark reruns only lost tasks.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -111,10 +112,16 @@ class CutTask:
     task: Callable[[int, Iterable[Any]], Iterator[EachRow]]
 
     def run(self, partition: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
-        """Yield the chunks, with the index of the result in place of a shard."""
+        """Yield the chunks, with the index of the result in place of a shard; all have the name of this run."""
         for index, packed in self.task(partition, rows):
+            name = f"{uuid.uuid4().hex} {-(-len(packed) // _CHUNK)}"
             for piece, first in enumerate(range(0, len(packed), _CHUNK)):
-                yield index, piece, "", packed[first : first + _CHUNK]
+                yield index, piece, name, packed[first : first + _CHUNK]
+
+    @staticmethod
+    def count(name: str) -> int:
+        """The number of chunks of a result, by their name."""
+        return int(name.partition(" ")[2])
 
 
 def _as_only_shard(shard: Shard) -> Shard:

@@ -41,6 +41,8 @@ ANSWER_SECONDS = 30.0
 
 _PORTS = range(20_000, 30_000)  # of rank 0: below those from which systems choose
 _POLL = 0.01  # seconds
+_MEETING = 8.0  # seconds
+_READING = 2.0  # seconds for other workers to read rank 0's answer, if it ends at once
 _MISSING = b"-"
 _SOME = "some workers"
 _MOST_NAMES = 8  # that a message lists
@@ -112,6 +114,11 @@ class AddressBook:
         return len(self._lines) == self._size
 
 
+def meeting_seconds(task: WorkerTask) -> float:
+    """Seconds for which workers try to meet at rank 0: where they cannot, ``allGather`` takes one second."""
+    return min(_MEETING, task.timeout / 4)
+
+
 @contextmanager
 def rank_0_endpoint(task: WorkerTask, rank: int, address: str, tasks: Sequence[str]) -> Iterator[Endpoint | None]:
     """Where rank 0 answers while the block runs, which it does in rank 0's own block; None if it cannot listen there.
@@ -126,7 +133,7 @@ def rank_0_endpoint(task: WorkerTask, rank: int, address: str, tasks: Sequence[s
     if rank or task.size == 1:
         yield Endpoint((split_host(tasks[0]),), port, task.secret)
         return
-    book = AddressBook(task.size)
+    book = AddressBook(task.size, meeting_seconds(task))
     try:
         channel = Channel(
             lambda _: None, addresses=[address], bind=address, key=task.secret, port=port, answer=book.answer
@@ -135,8 +142,12 @@ def rank_0_endpoint(task: WorkerTask, rank: int, address: str, tasks: Sequence[s
         logger.info("rank 0 cannot listen on port %d", port, exc_info=True)
         yield None
         return
-    with channel, closing(book):
-        yield channel.endpoint
+    with channel:
+        try:
+            yield channel.endpoint
+        finally:
+            book.close()
+            channel.await_clients(_READING)
 
 
 @dataclass
@@ -148,7 +159,7 @@ class DriverAllGather:
         rank: the worker's.
         size: number of workers.
         fallback: gathers the lines without the driver.
-        waits: whether the endpoint may begin to listen up to ``ANSWER_SECONDS`` later.
+        waits: seconds within which the endpoint begins to listen.
         missing: ranks that did not reach the driver, if it said so.
     """
 
@@ -156,7 +167,7 @@ class DriverAllGather:
     rank: int
     size: int
     fallback: AllGather
-    waits: bool = False
+    waits: float = 0.0
     missing: tuple[int, ...] = ()
 
     def __call__(self, line: str) -> Sequence[str]:
@@ -172,7 +183,7 @@ class DriverAllGather:
                 continue
             if lines is not None:
                 return lines
-            reason = f"{self.absent()} did not reach the channel within {ANSWER_SECONDS:g} s of the first"
+            reason = f"{self.absent()} did not reach the channel in time"
             break
         logger.warning("%s, so this worker meets the others through Spark's allGather", reason)
         return self.fallback(line)
@@ -184,12 +195,12 @@ class DriverAllGather:
         return ", ".join([*names[:_MOST_NAMES], *more]) or _SOME
 
     def _connect(self, address: str, endpoint: Endpoint) -> Connection:
-        deadline = time.monotonic() + ANSWER_SECONDS
+        deadline = time.monotonic() + self.waits
         while True:
             try:
                 return Connection.open(address, endpoint, CONNECT_SECONDS)
-            except ConnectionRefusedError:  # rank 0 may come later; a driver listens before it launches workers
-                if not self.waits or time.monotonic() > deadline:
+            except ConnectionRefusedError:  # rank 0 may begin later than this worker
+                if time.monotonic() >= deadline:
                     raise
                 time.sleep(_POLL)
 

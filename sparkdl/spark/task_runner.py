@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -219,19 +219,19 @@ class SparkTaskRunner(Generic[Rows]):
             # Persist, so that an absent shard repeats no map, and a failed one prevents the reduction.
             rows = self._jobs.persisted(self._jobs.map_shards(task.run), stack)
             results.take(self._jobs.results(rows))
-            absent = results.absent
-            # Lost chunks that are mapped again may reappear; they must not count twice.
-            pieces = self._jobs.pieces(rows, absent)
+            absent, parts = results.absent, [(rows, results.absent)]
             if absent:
                 built = self._jobs.persisted(self._jobs.build_shards(task, absent), stack)
                 results.take(self._jobs.results(built))
-                pieces = pieces.union(self._jobs.pieces(built, ()))
+                parts.append((built, []))
             self._check(results, number)
             if results.absent:
                 return None
             self._large[type(work)] = results.pieces > 0
             if not results.pieces:
                 return reduce_results(work, results.in_order), results.notes
+            # Lost chunks that are mapped again may reappear; they must not count twice.
+            pieces = reduce(DataFrame.union, [self._jobs.pieces(*part) for part in parts])
             tasks = max(self._settings.size, -(-results.bytes // _REDUCED))
             ordered = pieces.repartition(tasks, "piece").sortWithinPartitions("piece", "shard")
             reduced = self._jobs.persisted(ordered.mapInArrow(ReduceTask(task.work).run, PIECES), stack)
@@ -311,13 +311,12 @@ class SparkTaskRunner(Generic[Rows]):
 
         One task per slot reaches every idle executor. Files of a busy one are deleted with it, as Spark's own are.
         """
-        if self._jobs.lost:
-            return
         with suppress(*GONE):
-            slots = max(2, self._session.slots(None, None)[0] or 0)
-            self._session.run_tasks(partial(delete_files, self._key), [*range(slots)])
-        with suppress(*GONE):
-            self._jobs.free()
             for _, shared in self._works.values():
                 shared.destroy()
             self._works.clear()
+            self._jobs.free()  # notices if the session has ended
+        with suppress(*GONE):
+            if not self._jobs.lost:
+                slots = max(2, self._session.slots(None, None)[0] or self._session.parallelism())
+                self._session.run_tasks(partial(delete_files, self._key), [*range(slots)])

@@ -52,6 +52,7 @@ class _Query:
     idle_since: float | None  # None while tasks run
     tasks: tuple[int, int, int] | None = None  # that run, that have ended, and all of its stages so far
     answer: Future[list[Any]] | None = None
+    interrupt: Future[list[str]] | None = None
 
 
 @dataclass
@@ -218,7 +219,9 @@ class ConnectSession:
         return answer.result()
 
     def cancel(self, tag: str) -> None:
-        in_background(partial(self.spark.interruptTag, tag), "sparkdl-cancel")  # a server that has gone never answers
+        query = self._state.queries.get(tag) or _Query(None, None)
+        if query.interrupt is None or query.interrupt.done():  # a server that has gone never answers
+            query.interrupt = in_background(partial(self.spark.interruptTag, tag), "sparkdl-cancel")
 
     def runs(self, tag: str) -> bool:
         query = self._state.queries.get(tag)

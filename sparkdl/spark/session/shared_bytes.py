@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 from dataclasses import dataclass
 from typing import Protocol
 
+from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.io.redaction import public
+
+logger = logging.getLogger(__name__)
 
 
 class SharedValue(Protocol):
@@ -46,9 +52,18 @@ class SharedFile:
 
     @property
     def value(self) -> bytes:
-        """In a task, the bytes."""
-        return files.read(self.path)
+        """In a task, the bytes; raises InvalidInput if this host does not see the file."""
+        try:
+            return files.read(self.path)
+        except FileNotFoundError as error:
+            raise InvalidInput(
+                f"the executor on {socket.gethostname()} does not see {public(self.path)}; expected a runDir that this "
+                "process and the executors share, such as s3://bucket/run or a mounted folder."
+            ) from error
 
     def destroy(self) -> None:
-        """Delete the file."""
-        files.delete(self.path)
+        """Delete the file; a failure is a warning, since what it was for is done."""
+        try:
+            files.delete(self.path)
+        except (OSError, InvalidInput) as error:
+            logger.warning("the file %s could not be deleted: %s", public(self.path), error)
