@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparkdl.errors import InvalidInput
+from sparkdl.errors import InvalidInput, WorkerLost
 from sparkdl.io import files
 from sparkdl.spark import connect_tasks, task_runner
 from sparkdl.spark.cluster import SparkCluster
@@ -97,6 +97,10 @@ class TestConnect(MapReduceContract, LossContract):
         assert result.tensors["large"].shape == (2_000_000, 3)
         assert bool((result.tensors["large"] == 1).all())
 
+    def test_stop_lets_a_round_end(self, jobs, monkeypatch):
+        monkeypatch.setattr(connect_tasks, "cancelled_on_stop", lambda *_: pytest.fail("its work would be lost"))
+        assert int(jobs.run(Sums(), STATE)[0]["rows"]) == len(ARRAYS["id"])
+
     def test_nothing_stays_on_the_server(self, spark, server, cluster):
         before = server.call(persisted)
         with cluster.map_reduce(self.make_data(ARRAYS), COLUMNS, num_shards=2) as jobs:
@@ -120,6 +124,27 @@ class TestConnect(MapReduceContract, LossContract):
         assert (tmp_path / "mark").exists()
         assert torch.equal(actual["sum"], expected["sum"])
         assert torch.equal(jobs.run(Sums(), STATE)[0]["sum"], expected["sum"])
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_chunks_of_two_runs_of_a_task_are_not_put_together(spark, monkeypatch, times):
+    """As if the executor of a result is lost between two queries."""
+    queries, size = [], connect_tasks._FETCHED + 1
+
+    def chunks(_, rows):
+        queries.append(rows)
+        run = min(len(queries) - 1, times)
+        first, last = (0, size - 1) if len(queries) % 2 else (size - 1, size)
+        return [(3, piece, f"run{run} {size}", b"%d" % run) for piece in range(first, last)]
+
+    monkeypatch.setattr(connect_tasks.ConnectJobs, "collected", chunks)
+    jobs = connect_tasks.ConnectJobs(spark, None)
+    if times == 1:
+        assert jobs._joined(spark.range(1).selectExpr("id shard", "id piece"), 3, f"run0 {size}") == b"1" * size
+        assert len(queries) == 4
+        return
+    with pytest.raises(WorkerLost, match="the result of task 3 was lost 4 times"):
+        jobs._joined(spark.range(1).selectExpr("id shard", "id piece"), 3, f"run0 {size}")
 
 
 @pytest.mark.timeout(300)

@@ -22,6 +22,7 @@ from sparkdl.io.serialization import pack_state
 from sparkdl.spark import executor_tasks
 from sparkdl.spark.executor_tasks import MapTask, PackedData, PackTask, store_of
 from sparkdl.spark.independent_tasks import IndependentTask
+from sparkdl.spark.session.shared_bytes import SharedFile
 from sparkdl.spark.tensor_chunks import RESULT_CHUNK, RoundResults, is_piece
 from sparkdl.telemetry.task_recorder import Reporting
 from tests.contracts.map_reduce_contract import COLUMNS, Sums, Whole
@@ -76,6 +77,14 @@ def test_shard_with_truncated_input_is_built_again(blocks, data):
     with pytest.raises(EOFError, match="30 of 40 rows came before the input ended"):
         list(task.build(iter(short)))
     assert list(task.build(iter(blocks[0]))) == list(task.run(0, iter([]))) == [expected]
+
+
+def test_state_that_an_executor_does_not_see_is_an_error_of_the_user(blocks, data, tmp_path):
+    state = SharedFile(str(tmp_path / "elsewhere"))
+    task = MapTask(ship(Sums()), state, data, 1 << 20, cut=True, reporting=Reporting())
+    [(_, _, _, packed)] = task.build(iter(blocks[0]))
+    with pytest.raises(InvalidInput, match=r"does not see .*elsewhere; expected a runDir that this process and the"):
+        raise TaskResult.unpacked(packed).error("shard 0")
 
 
 @pytest.mark.parametrize("whole", [True, False])
