@@ -56,7 +56,7 @@ BUDGETS = {
     "sparkdl.training": 11704,
     "sparkdl.rounds": 2249,
     "sparkdl.serving": 3230,
-    "sparkdl.spark": 4010,
+    "sparkdl.spark": 4012,
     "sparkdl.ml": 8096,
     "sparkdl.ensembles": 4119,
     "sparkdl.cli": 3187,

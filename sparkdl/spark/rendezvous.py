@@ -7,7 +7,8 @@ Lines are missing if some worker does not reach the driver within ``ANSWER_SECON
 or if the driver does not answer within twice that time, workers use ``allGather``.
 
 If the driver has no channel, as by default over Spark Connect, rank 0 answers in its place. All workers know rank 0's
-host from Spark, its key from the task, and compute its port from the id of the run.
+host from Spark, its key from the task, and compute its port from the id of the run. They try to meet for
+``meeting_seconds``.
 """
 
 from __future__ import annotations
