@@ -23,6 +23,7 @@ from pyspark import BarrierTaskContext
 
 from sparkdl.errors import InvalidInput, WorkerFailed, WorkerLost
 from sparkdl.spark import cluster as spark_cluster
+from sparkdl.spark import rendezvous
 from sparkdl.spark.barrier import BarrierTask
 from sparkdl.spark.cluster import SparkCluster
 from sparkdl.telemetry.event import Event
@@ -30,7 +31,7 @@ from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
 from tests.contracts.strategy_contract import CASES, Case, assert_equal, numbers, single_process, together
-from tests.sessions import frame, session
+from tests.sessions import conf, frame, session
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -59,7 +60,7 @@ def test_training_on_spark_is_single_process(cluster):
 
 @dataclass(frozen=True)
 class Counting(BarrierTask):
-    """Fails unless a worker calls ``allGather`` once if it has no endpoint, else never: a call costs a second."""
+    """Fails unless a worker calls ``allGather`` once if nobody else gathers, else never: a call costs a second."""
 
     def run(self, batches: Iterable[pa.RecordBatch], began: float) -> Iterator[pa.RecordBatch]:
         gather, calls = BarrierTaskContext.allGather, list[str]()
@@ -70,16 +71,17 @@ class Counting(BarrierTask):
 
         with patch.object(BarrierTaskContext, "allGather", counted), patch.object(BarrierTaskContext, "barrier", None):
             yield from super().run(batches, began)
-        assert len(calls) == (self.task.endpoint is None)
+        assert len(calls) == (self.task.endpoint is None and self.network is not None)
 
 
-@pytest.mark.parametrize("reached", [True, False])
-def test_workers_meet_through_driver_or_once_through_spark(reached, cluster, monkeypatch):
+@pytest.mark.parametrize(("reached", "network"), [(True, ""), (False, ""), (False, "127.0.0.1")])
+def test_workers_meet_through_driver_or_rank_0_or_once_through_spark(reached, network, spark, cluster, monkeypatch):
     monkeypatch.setattr(spark_cluster, "BarrierTask", Counting)
     if not reached:
         monkeypatch.setattr(cluster, "_channel", lambda *_: nullcontext())
     events: list[Event] = []
-    shards = cluster.gang(work.rows, frame(numbers(20)), ["x", "y"], listener=events.append)
+    with conf(spark, "spark.sparkdl.network", network):
+        shards = cluster.gang(work.rows, frame(numbers(20)), ["x", "y"], listener=events.append)
     assert sum(shard["rows"] for shard in shards) == 20
     imports = {event.rank for event in events if event.payload.get("name") == "imports"}
     assert imports == ({0, 1} if reached else set())
@@ -157,7 +159,7 @@ def test_worker_that_does_not_stop_hides_no_failure(cluster, monkeypatch):
 
 
 def test_gang_runs_without_channel_to_driver_and_failure_shows_no_jvm(cluster, monkeypatch):
-    monkeypatch.setattr(spark_cluster, "Channel", Mock(side_effect=InvalidInput("nobody can listen here")))
+    monkeypatch.setattr(rendezvous, "Channel", Mock(side_effect=InvalidInput("nobody can listen here")))
     with pytest.warns(UserWarning, match="live progress is unavailable: nobody can listen here"):
         assert cluster.gang(work.total) == [(3.0, 3.0)] * 2
     with pytest.warns(UserWarning, match="live progress"), pytest.raises(WorkerFailed, match="is sour") as caught:
