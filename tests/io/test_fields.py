@@ -33,26 +33,24 @@ from sparkdl.training.strategies.allreduce import AllReduce
 
 # sparkdl makes the objects of these classes itself, from checked values or from measurements.
 OWN = """
-    AllowedTypes AllRows Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer
-    BroadcastScorer Bucket Bucketizer Capacity ChannelProbe Chart Checkpoint CheckpointName CheckResult ChunkHeader
-    ClassicSession ClassifierMetrics Clocks Column Combining Command Compatibility ConfiguredDirectory ConnectionReport
-    ConnectionTask ConnectSession Cost DataSummary DerivedColumns Describer DeviceCache DeviceChoice Digest Endpoint
-    ErrorContext Event Exact Failure FeatureHasher FeaturePipeline FeatureStage Fingerprint FinishedReduce FitResult
-    FitSpec FittedMembers Folder GangFits Gpus ImputerModel IndependentTask IndexToString InitialPrediction
-    InitialWeights InlineBytes InspectShard
-    LayerOutput Ledger LineSearch LinkSpeed LocalState LocalTraining LookUp LossMetrics Manifest MapTask MaskedFactory
-    Member member.Plan MemberResult MemberStore MemberWork MetaFeatureAssembler MinMaxScalerModel
-    MappedFactory MLflowDestination ModelMemory
-    MultilabelMetrics Normalizer OneExchange OneHotEncoderModel OutputColumns Outputs PackedData PackTask PartFolder
-    PendingMessages PickledTask PipelineRun PlannedLayer
-    Portion Predictor Program PromoteTrial Push Ragged Reader ReadRows ReduceTask RegressorMetrics
-    RendezvousResult RendezvousSpec Reporting Round RowPush RowScorer RowSums Rule
-    Run RunData RungResult RungWork RunName Samme
-    SavedFolder SavedInstance SavedStage SaveStatus Schedule Scorer SearchedEstimator SearchPoint SearchSpace
-    ServedModel Shard ShardClients ShardedData ShardProblem SharedDirectory Slice SqlCombiner StandardScalerModel
-    StartTrial StepChunk StoredTensor StringIndexerModel SuggestionRule Table TableCell TableFiles TableReader
-    Target TaskFits TaskResult TaylorExpansion TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary
-    Transforms TrialCheckpoints TrialTable Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart
+    AllowedTypes AllRows Archive AssembledInputs Attempts Axis BarrierTask Batch Batcher Binarizer BroadcastScorer
+    Bucket Bucketizer Capacity ChannelProbe Chart Checkpoint CheckpointName CheckResult ChunkHeader ClassicSession
+    ClassifierMetrics Clocks Column Combining Command Compatibility ConfiguredDirectory ConnectionReport
+    ConnectionTask ConnectSession Cost CutTask DataSummary DerivedColumns Describer DeviceCache DeviceChoice Digest
+    Endpoint ErrorContext Event Exact Failure FeatureHasher FeaturePipeline FeatureStage Fingerprint FinishedReduce
+    FitResult FitSpec FittedMembers Folder GangFits Gpus ImputerModel IndependentTask IndexToString
+    InitialPrediction InitialWeights InlineBytes InspectShard LayerOutput Ledger LineSearch LinkSpeed LocalState
+    LocalTraining LookUp LossMetrics Manifest MappedFactory MapTask MaskedFactory Member member.Plan MemberResult
+    MemberStore MemberWork MetaFeatureAssembler MinMaxScalerModel MLflowDestination ModelMemory MultilabelMetrics
+    Normalizer NumberTask OneExchange OneHotEncoderModel OutputColumns Outputs PackedData PackedFrame PackTask
+    PartFolder PartitionTask PendingMessages PickledTask PipelineRun PlannedLayer Portion Predictor Program
+    PromoteTrial Push Ragged Reader ReadRows ReduceTask RegressorMetrics RendezvousResult RendezvousSpec Reporting
+    Round RowPush RowScorer RowSums Rule Run RunData RungResult RungWork RunName Samme SavedFolder SavedInstance
+    SavedStage SaveStatus Schedule Scorer SearchedEstimator SearchPoint SearchSpace ServedModel Shard ShardClients
+    ShardedData ShardProblem SharedDirectory SharedFile Slice SqlCombiner StandardScalerModel StartTrial StepChunk
+    StoredTensor StringIndexerModel SuggestionRule Table TableCell TableFiles TableReader Target TaskFits TaskResult
+    TaskSettings TaylorExpansion TimeUnit TorchStage TrainedModule TrainingResult TrainingSummary Transforms
+    TrialCheckpoints TrialTable Trust Validation VectorAssembler VerifiedColumns VmapFactory WarmStart
     WeightsByClass WeightsFile WorkerAddress WorkerResult Workers WorkerTask
 """
 SAMPLES: dict[str, Any] = {"evaluator": Evaluator.__new__(RegressionEvaluator), "traffic": Traffic(), "data": Data("x")}
