@@ -1,4 +1,4 @@
-"""What the sessions of both kinds do. Each function returns its figure; paths are those of Parquet files."""
+"""The measures, alike in both kinds of session. Each function returns its figure; ``path`` has the Parquet files."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Server:
 
 @contextmanager
 def serving() -> Iterator[Server]:
-    """A server in a process of its own, which ends with the block."""
+    """Start a server in another process, and stop the server at the end of the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.connect.server"],
         cwd=ROOT,

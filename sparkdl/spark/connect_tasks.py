@@ -162,7 +162,7 @@ class ConnectJobs:
             names = {chunk[2] for chunk in chunks}
             if names == {name}:
                 return b"".join(payload for *_, payload in sorted(chunks))
-            name = max(names)  # an executor was lost, and Spark ran the task again
+            name = chunks[-1][2]  # an executor was lost, and Spark ran the task again
         raise WorkerLost(f"the result of task {index} was lost {_TRIES} times.", context=ErrorContext("map", index))
 
     def share(self, packed: bytes) -> SharedValue:

@@ -112,7 +112,7 @@ class CutTask:
     task: Callable[[int, Iterable[Any]], Iterator[EachRow]]
 
     def run(self, partition: int, rows: Iterable[Any]) -> Iterator[TaskRow]:
-        """Yield the chunks, with the index of the result in place of a shard; all have the name of this run."""
+        """Yield chunks with the index of the result as their shard. Their name identifies this run of the task."""
         for index, packed in self.task(partition, rows):
             name = f"{uuid.uuid4().hex} {-(-len(packed) // _CHUNK)}"
             for piece, first in enumerate(range(0, len(packed), _CHUNK)):

@@ -7,7 +7,7 @@ the blocks. Every round has the same plan, however many there were.
 
 The driver reduces small results. Large ones are split into chunks, which Spark sorts and tasks reduce.
 
-``classic_tasks.py`` has the jobs of a classic session, over RDDs, and ``connect_tasks.py`` those of Spark Connect.
+``classic_tasks.py`` has the jobs of a classic session, over RDDs, and ``connect_tasks.py`` has the queries of Connect.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ShardJobs(Protocol[Rows]):
         """The rows that are no chunks."""
 
     def pieces(self, rows: Rows, absent: Sequence[int]) -> DataFrame:
-        """The chunks, but those of absent shards."""
+        """The chunks of all shards that are not absent."""
 
     def fetched(self, reduced: DataFrame, pieces: int, shards: int) -> Iterator[TaskRow]:
         """The reduced chunks, a few at a time; raises ChunksLost if some are not of all shards."""

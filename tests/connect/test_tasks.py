@@ -12,10 +12,10 @@ import torch
 
 from sparkdl.errors import InvalidInput, WorkerLost
 from sparkdl.io import files
-from sparkdl.spark import connect_tasks, task_runner
+from sparkdl.spark import connect_tasks
 from sparkdl.spark.cluster import SparkCluster
 from tests.connect import fits
-from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, LossContract, MapReduceContract, Sums, Whole
+from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, LossContract, ReductionContract, Sums, Whole
 from tests.faults.fault import executor_of
 from tests.sessions import frame
 
@@ -50,7 +50,7 @@ def shard_folders(spark):
     return [str(path) for path in Path(os.environ["SPARK_LOCAL_DIRS"]).rglob("sparkdl-shards-*")]
 
 
-class TestConnect(MapReduceContract, LossContract):
+class TestConnect(ReductionContract, LossContract):
     tries = 2  # spark.task.maxFailures of the server
 
     @pytest.fixture
@@ -60,19 +60,6 @@ class TestConnect(MapReduceContract, LossContract):
     def make_data(self, arrays):
         rows = len(arrays["id"])
         return frame(arrays) if rows else frame(ARRAYS).limit(0)  # pyspark infers no schema of empty tables
-
-    @pytest.fixture
-    def on_executors(self, monkeypatch):
-        """Calls a function such that executors reduce all results."""
-        return lambda: monkeypatch.setattr(task_runner, "_DIRECT", 0)
-
-    def test_reduction_on_executors_is_bit_identical(self, jobs, on_executors):
-        expected, notes = jobs.run(Sums(large=2_000_000), STATE)
-        on_executors()
-        actual, others = jobs.run(Sums(large=2_000_000), STATE)
-        assert actual.keys() == expected.keys()
-        assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
-        assert others == notes
 
     def test_large_states_and_works_are_in_files_that_end_with_them(self, jobs, monkeypatch, tmp_path):
         monkeypatch.setattr(connect_tasks, "_INLINE", 1 << 17)

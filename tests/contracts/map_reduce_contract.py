@@ -107,6 +107,16 @@ class DiesAt(Whole):
         return super().map(state, shard)
 
 
+class Widens(Sums):
+    """Halves whose sums are floats."""
+
+    def map(self, state: Any, shard: Shard) -> tuple[Tensors, Any]:
+        return {"half": torch.full((5,), 0.25, dtype=torch.float16)}, None
+
+    def reduce(self, left: Tensors, right: Tensors) -> Tensors:
+        return {name: tensor.float() + right[name].float() for name, tensor in left.items()}
+
+
 class MapReduceContract:
     """Every test packs the data once."""
 
@@ -208,6 +218,30 @@ class MapReduceContract:
             assert sum(jobs.shard_rows) == ROWS
             _, notes = jobs.run(Clients(), {})
         assert sorted(client for clients in notes for client in clients) == list(range(7))
+
+
+class ReductionContract(MapReduceContract):
+    """Further guarantees of clusters whose executors may reduce results."""
+
+    @pytest.fixture
+    def on_executors(self, monkeypatch):
+        """Calls a function such that executors reduce all results."""
+        return lambda: monkeypatch.setattr("sparkdl.spark.task_runner._DIRECT", 0)
+
+    @pytest.mark.slow
+    def test_reduction_on_executors_is_bit_identical(self, jobs, on_executors):
+        state = {"factor": 1.5}
+        expected, notes = jobs.run(Sums(large=2_000_000), state)
+        on_executors()
+        actual, others = jobs.run(Sums(large=2_000_000), state)
+        assert actual.keys() == expected.keys()
+        assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
+        assert others == notes
+        widened, _ = jobs.run(Widens(), state)
+        assert torch.equal(widened["half"], torch.full((5,), 0.75))
+        self.test_results_keep_their_dtype_shape_and_order(jobs)
+        with pytest.raises(WorkerFailed, match="shard 1 in round 3"):
+            jobs.run(Raises(), state, number=3)
 
 
 class LossContract:

@@ -28,8 +28,7 @@ from tests.contracts.map_reduce_contract import (
     COLUMNS,
     DiesAt,
     LossContract,
-    MapReduceContract,
-    Raises,
+    ReductionContract,
     Sums,
     Whole,
 )
@@ -59,27 +58,12 @@ class Heavy(Sums):
     ballast: bytes = b""
 
 
-class Widens(Sums):
-    """Halves whose sums are floats."""
-
-    def map(self, state: Any, shard: Any) -> Any:
-        return {"half": torch.full((5,), 0.25, dtype=torch.float16)}, None
-
-    def reduce(self, left: Any, right: Any) -> Any:
-        return {name: tensor.float() + right[name].float() for name, tensor in left.items()}
-
-
-class TestSpark(MapReduceContract, LossContract):
+class TestSpark(ReductionContract, LossContract):
     tries = 2  # spark.task.maxFailures of the session
 
     @pytest.fixture
     def cluster(self, spark):
         return SparkCluster(spark, 2)
-
-    @pytest.fixture
-    def on_executors(self, monkeypatch):
-        """Calls a function such that executors reduce all results."""
-        return lambda: monkeypatch.setattr(tasks, "_DIRECT", 0)
 
     def make_data(self, arrays):
         return frame(arrays)
@@ -105,20 +89,6 @@ class TestSpark(MapReduceContract, LossContract):
         result = list(jobs.each(Whole(large=large), [3, 1, 2], all_rows=True))
         assert [(one.index, one.note["given"]) for one in result] == [(3, 3), (1, 1), (2, 2)]
         assert len(fetched) == (3 if large else 0)
-
-    @pytest.mark.slow
-    def test_reduction_on_executors_is_bit_identical(self, jobs, on_executors):
-        expected, notes = jobs.run(Sums(large=2_000_000), STATE)
-        on_executors()
-        actual, others = jobs.run(Sums(large=2_000_000), STATE)
-        assert actual.keys() == expected.keys()
-        assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
-        assert others == notes
-        widened, _ = jobs.run(Widens(), STATE)
-        assert torch.equal(widened["half"], torch.full((5,), 0.75))
-        self.test_results_keep_their_dtype_shape_and_order(jobs)
-        with pytest.raises(WorkerFailed, match="shard 1 in round 3"):
-            jobs.run(Raises(), STATE, number=3)
 
     def test_chunks_reduced_without_all_shards_do_not_count(self, jobs, monkeypatch, on_executors):
         # As if an executor is lost while the driver fetches the chunks, with the files of its shards.

@@ -35,7 +35,7 @@ class Session(Protocol):
         """The host at which executors reach this process, and the address to listen at; None if it is unknown."""
 
     def has_rdds(self) -> bool:
-        """Whether tasks may be those of RDDs, which start sooner than queries."""
+        """Whether the session has RDDs, whose jobs start sooner than queries."""
 
     # ---- capacity --------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Session(Protocol):
         """Bytes for tasks, which Spark sends to each executor once if it can; raises InvalidInput if it cannot."""
 
     def query_limit(self) -> int | None:
-        """Bytes that a query carries to its tasks, as those of ``share``; None if there is no limit."""
+        """The most bytes that a query carries to its tasks; None without a limit."""
 
     def release(self, frame: DataFrame) -> None:
         """Free the blocks of a DataFrame from ``localCheckpoint``, if the application still runs."""
