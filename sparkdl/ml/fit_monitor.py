@@ -43,6 +43,7 @@ class FitMonitor:
         unit: the meaning of an event's rank: ``"Rank"`` of a gang, a shard of rounds, or an ensemble's member.
 
     Attributes:
+        run: as the argument.
         title: of the run: its class, and the name of its directory.
         event_log: receives all events.
         phases: sums them by phase.
@@ -53,7 +54,7 @@ class FitMonitor:
     ) -> None:
         name = "" if run.directory is None else public(run.directory).rstrip("/").rpartition("/")[2]
         self.title = f"{type(estimator).__name__} {name}".rstrip()
-        self._run, self.directory = run, run.directory
+        self.run = run
         self._configuration: dict[str, Any] = {"class": type(estimator).__name__}
         for param in filter(estimator.isDefined, estimator.params):
             # The accessor: a default may depend on another Param, as a loss does.
@@ -79,7 +80,7 @@ class FitMonitor:
 
     def begin(self, session: SparkSession) -> None:
         """Save the configuration, once the run's directory is checked."""
-        self._run.save("config", self._configuration)
+        self.run.save("config", self._configuration)
         self.event_log.note("begin", {"environment": _environment(session)})
 
     def __enter__(self) -> FitMonitor:
@@ -103,7 +104,7 @@ class FitMonitor:
 
     def report(self, history: list[dict[str, Any]], values: Mapping[str, Any]) -> Report:
         """Make the report of a closed run from its figures, and write history and report to the run's directory."""
-        run, event_log = self._run, self.event_log
+        run, event_log = self.run, self.event_log
         phases = self.phases.phases()
         if phases and "phases" not in values:  # tasks, unlike workers of a gang, return no sums
             values = {**values, **spending(phases, unit=self._unit)}
@@ -140,8 +141,8 @@ class FitMonitor:
             self._calls.close()
 
     def _draw(self) -> None:
-        if self._run.directory is not None and self.event_log.folder is not None:
-            observe(partial(write_timeline, self._run.directory), "writing timeline.json")
+        if self.run.directory is not None and self.event_log.folder is not None:
+            observe(partial(write_timeline, self.run.directory), "writing timeline.json")
 
 
 def _environment(session: SparkSession) -> dict[str, Any]:

@@ -5,7 +5,8 @@ runDir/history.json     a row per epoch
 runDir/report.json      seconds, rows, bytes, skew
 runDir/events/          events of the workers and the driver, as JSON lines
 runDir/tb/              TensorBoard's event files, with that tracker
-runDir/weights-*.safetensors  weights of more than 256 MiB, which the fit's models need until they are saved
+runDir/weights-*.safetensors  weights of more than 256 MiB, or that no query of Spark Connect carries; the fit's models
+                        need the file until they are saved, and nobody deletes it
 runDir/parts-*/         the workers' parts of such weights, until the driver has merged them
 runDir/checkpoints/     the trainer states, see ``sparkdl.checkpoint``; identity.json describes the Params they need
 """
@@ -19,9 +20,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.errors import InvalidInput
 from sparkdl.io import files
+from sparkdl.io.weights import fits
+from sparkdl.io.weights_file import Weights, WeightsFile
+from sparkdl.spark.session import session_of
 
 IDENTITY = "checkpoints/identity"
 """The file of the descriptions in a run's directory, for ``Run.save``."""
@@ -88,6 +94,15 @@ class Run:
         if self.directory is not None:
             text = json.dumps(values, indent=2, default=str) + "\n"
             files.write(files.join(self.directory, f"{name}.json"), text.encode())
+
+    def keep(self, weights: Weights, session: SparkSession) -> Weights:
+        """A model's weights: in a file of the directory, if there is one and no query of the session carries them."""
+        if self.directory is None or isinstance(weights, WeightsFile):
+            return weights
+        if fits(len(weights), session_of(session).query_limit()):
+            return weights
+        name = f"weights-{hashlib.sha256(weights).hexdigest()[:16]}.safetensors"
+        return WeightsFile.write(files.join(files.absolute(self.directory), name), [weights])
 
 
 def previous_workers(run: Run) -> int | None:

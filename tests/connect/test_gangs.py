@@ -15,7 +15,7 @@ from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder
 from pyspark.sql import SparkSession
 
-from sparkdl import TorchModel
+from sparkdl import EnsembleModel, ParallelSGD, TorchModel, TorchTuner
 from sparkdl.cluster.cancellation import CancellationToken
 from sparkdl.cluster.supervisor import Supervisor
 from sparkdl.errors import ClusterUnavailable, InvalidInput, SparkdlError, Stopped, WorkerFailed, WorkerLost
@@ -84,13 +84,36 @@ def test_weights_that_no_query_carries_stay_in_their_file(spark: SparkSession, t
     model.save(path)
     in_memory = TorchModel.load(path)
     monkeypatch.setattr("sparkdl.spark.session.connect._MOST_BYTES", 200_000)
-    with pytest.raises(InvalidInput, match=r"the model has 0 MB, .* Save the model where executors can read it"):
+    with pytest.raises(InvalidInput, match=r"the model has 0 MB, .* Set runDir .* or save the model where executors"):
         in_memory.transform(data)
     in_file = TorchModel.load(path)
     assert [type(one._trained.weights) for one in (in_memory, in_file)] == [bytes, WeightsFile]
     scored = in_file.transform(data).orderBy("id").select("probability").collect()
     monkeypatch.undo()
     assert scored == model.transform(data).orderBy("id").select("probability").collect()
+    monkeypatch.setattr("sparkdl.spark.session.connect._MOST_BYTES", 450_000)
+    assert in_memory.transform(data).count() == ROWS
+    ensemble = EnsembleModel([in_memory, TorchModel.load(path), TorchModel.load(path)], rule="soft")
+    with pytest.raises(InvalidInput, match=r"the model has 1 MB, .* An ensemble of smaller members .* classic session"):
+        ensemble.transform(data)
+
+
+@pytest.mark.parametrize("kind", ["gang", "rounds", "search"])
+def test_weights_that_no_query_carries_are_in_a_file_of_the_run_directory(
+    spark: SparkSession, tmp_path: Any, monkeypatch: Any, kind: str
+) -> None:
+    large: dict[str, Any] = {"model": Large, "modelArgs": {"rows": 50_000}, "epochs": 1}
+    trial = classifier(numWorkers=1, validationFraction=0.2, **large)
+    search = TorchTuner(estimator=trial, paramSpace={"dropLast": [False]})
+    rounds = classifier(strategy=ParallelSGD(rounds=1), **large)
+    estimator: Any = {"gang": classifier(**large), "rounds": rounds, "search": search}[kind]
+    data, run = rows(spark), tmp_path / "run"
+    expected = estimator.fit(data).transform(data).orderBy("id").select("probability").collect()
+    monkeypatch.setattr("sparkdl.spark.session.connect._MOST_BYTES", 200_000)
+    models = [estimator.setRunDir(str(run)).fit(data) for _ in range(2)]
+    [weights] = run.rglob("weights-*.safetensors")
+    assert {getattr(model, "bestModel", model)._trained.weights.uri for model in models} == {str(weights)}
+    assert models[0].transform(data).orderBy("id").select("probability").collect() == expected
 
 
 def test_channel_opens_at_an_address_that_executors_reach(spark: SparkSession, cluster: SparkCluster) -> None:

@@ -30,7 +30,7 @@ def packed_rows(
         1,
         allow_unencrypted=allow_unencrypted,
         event_directory=None if watch is None else watch.event_log.folder,
-        run_directory=None if watch is None else watch.directory,
+        run_directory=None if watch is None else watch.run.directory,
         logs=estimator.getLogLevel(),
         title="sparkdl" if watch is None else watch.title,
         **estimator.settings("device", "taskCpus", "taskGpus"),

@@ -144,7 +144,7 @@ class TaskFits:
         with part_folder(run) as folder:
             state, weights = self._trained(trial, estimator, weights=True, part_writer=folder, pauses=False)
             result = TrainingResult(state["weights"], state["history"], state["report"], in_file=state["in_file"])
-            packed = merged([result], run, folder)
+            packed = run.keep(merged([result], run, folder), self.rows.sparkSession)
         return model_of(estimator, estimator.objective().model, packed, state, weights)
 
     def _trained(

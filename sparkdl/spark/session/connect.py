@@ -273,8 +273,10 @@ class ConnectSession:
         if len(packed) > _MOST_BYTES:
             raise InvalidInput(
                 f"the model has {len(packed) / 1e6:.0f} MB, and a query of Spark Connect carries at most "
-                f"{_MOST_BYTES / 1e6:.0f} MB. Save the model where executors can read it, and load it: then its "
-                "weights stay in their file. Or use a classic session."
+                f"{_MOST_BYTES / 1e6:.0f} MB. Set runDir in the fit, to a folder that this process and the executors "
+                "share; or save the model where executors can read it, and load it. Then weights of more than "
+                f"{0.9 * _MOST_BYTES / 1e6:.0f} MB are in a file. An ensemble of smaller members needs a classic "
+                "session."
             )
         return InlineBytes(packed)
 
