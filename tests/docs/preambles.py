@@ -114,7 +114,7 @@ def quickstart(execute, folder, spark):
 
 
 def databricks(execute, folder, spark):
-    assert execute({"spark": spark})["members"] >= 1
+    assert execute({"spark": spark})["workers"] >= 1
 
 
 def ensembles(execute, folder, spark):
