@@ -97,9 +97,8 @@ class Run:
 
     def keep(self, weights: Weights, session: SparkSession) -> Weights:
         """A model's weights: in a file of the directory, if there is one and no query of the session carries them."""
-        if self.directory is None or isinstance(weights, WeightsFile):
-            return weights
-        if fits(len(weights), session_of(session).query_limit()):
+        limit = session_of(session).query_limit()
+        if self.directory is None or isinstance(weights, WeightsFile) or fits(len(weights), limit):
             return weights
         name = f"weights-{hashlib.sha256(weights).hexdigest()[:16]}.safetensors"
         return WeightsFile.write(files.join(files.absolute(self.directory), name), [weights])
