@@ -356,7 +356,9 @@ def record(service: Any) -> bytes:
 def test_strangers_and_replays_reach_no_shard(service):
     one, server = service
     taken = record(service)
-    one._trouble, refused = None, server.refused  # as before the worker left
+    with one._turn:  # the server notes that the worker left, in a thread of its own
+        assert one._turn.wait_for(lambda: one._trouble is not None, 20.0)
+        one._trouble, refused = None, server.refused  # as before the worker left
     pushed = dict(one._waiting)
     with pytest.raises(PeerLost, match="the parameter shard of rank 0 is unreachable"):
         connected(replace(server.endpoint, key=b"x" * 32))
