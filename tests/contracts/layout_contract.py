@@ -110,8 +110,9 @@ class OnTwoWorkers:
         return pair
 
 
+@pytest.mark.slow
 class OnFourWorkers:
-    """The fixture ``cluster`` of four workers."""
+    """The fixture ``cluster`` of four workers, which wait for the cores of a small machine."""
 
     @pytest.fixture
     def cluster(self, four):

@@ -110,6 +110,7 @@ def test_choices_of_any_kind():
     assert space.values({"model": 0}) == {"model": search}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_samplers_that_learn_find_better_values_than_random_ones():
     mean = {}

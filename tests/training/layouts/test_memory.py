@@ -87,6 +87,7 @@ def fit(
     return results
 
 
+@pytest.mark.slow
 def test_a_model_that_no_worker_can_hold_trains_resumes_and_saves(tmp_path):
     layout, needed = Sharded(init="modules"), NEEDED.trained + NEEDED.saved
     with LocalCluster(2, timeout=60) as two:
@@ -109,6 +110,7 @@ class Rows(nn.Module):
         return output
 
 
+@pytest.mark.slow
 def test_a_table_that_no_worker_can_hold_trains_saves_and_resumes(tmp_path):
     """Two workers have 0.75 of the memory of the table; checkpoints and the result need no second copy of rows."""
     objective, parts = Objective(Rows, nn.MSELoss()), SharedDirectory(str(tmp_path / "parts"))

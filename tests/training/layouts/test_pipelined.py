@@ -124,11 +124,13 @@ class Test1F1B(PipelinedContract):
     layout = Pipelined(2, split=("head",))
 
 
+@pytest.mark.slow
 class TestGPipe(PipelinedContract):
     layout = Pipelined(2, "gpipe", split=("head",))
     cases = PipelinedContract.cases[-3:]
 
 
+@pytest.mark.slow
 class TestInterleaved(PipelinedContract):
     layout = Pipelined(2, "interleaved", split=("hidden", "between", "head"), chunks=2)
     model = tied = FourLayers

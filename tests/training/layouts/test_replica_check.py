@@ -182,6 +182,7 @@ class BlocksFromWeights(LocalSGD):
         return FromWeights(self, replica, group)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [AllReduce(), BlocksFromWeights(2), ElasticAveraging(2)])
 def test_replicas_on_mixed_processors_take_the_weights_of_rank_0(pair, strategy):
     expected, events = merged(fit(pair, training(strategy=strategy))), []

@@ -50,6 +50,7 @@ class TestShardedReplicas(OnFourWorkers, LayoutContract):
     model = work.Net  # batch normalisation refuses a single row
 
 
+@pytest.mark.slow
 class TestRecomputed(OnTwoWorkers, LayoutContract):
     """The example of the contributor's map, over slices."""
 
@@ -80,6 +81,7 @@ def test_strategies_run_between_replicas_as_between_workers(pair, four, strategy
     assert_close(weights(four, Sharded(units=("*",), replicas=2), order), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [OneBit(warmup=0), TopK(0.25), PowerSGD(rank=1, warmup=0)], ids=repr)
 def test_compression_of_slices_trains_nearly_as_well(pair, four, strategy):
     """Each slice is compressed by itself, so that the errors differ from those of whole tensors."""

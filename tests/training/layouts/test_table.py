@@ -231,6 +231,7 @@ def test_rows_are_synchronous_under_strategies_whose_replicas_differ(pair, strat
     assert all(value.isfinite().all() for value in weights.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "admit", "strategy"),
     [*((name, 0, AllReduce()) for name in OPTIMIZERS), *(("RowAdagrad", 4, one) for one in STRATEGIES)],
