@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.sessions import ROOT, driver_environment
+from tests.sessions import EXECUTORS, ROOT, driver_environment
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ CLIENT = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Server]:
-    """A server with files in ``folder``."""
+def serving(folder: Path, master: str = EXECUTORS) -> Iterator[Server]:
+    """A server with files in ``folder``, and executors of ``master``."""
     environment = {name: value for name, value in driver_environment(folder).items() if name not in CLIENT}
     with open(folder / "errors", "wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.connect.server", str(folder)],
+            [sys.executable, "-m", "tests.connect.server", str(folder), master],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,

@@ -1,5 +1,5 @@
 """A Spark application that serves Connect, and runs functions in its classic session:
-``python -m tests.connect.server FOLDER``.
+``python -m tests.connect.server FOLDER MASTER``.
 
 It prints its port, and then for each line of its input, a list with a module, a function and its arguments, the result.
 Lines are JSON.
@@ -17,8 +17,8 @@ from tests.sessions import session
 PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 
 
-def main(folder: str) -> None:
-    with session(folder, plugins=PLUGIN, connect__grpc__binding__port="0") as spark:
+def main(folder: str, master: str) -> None:
+    with session(folder, master, plugins=PLUGIN, connect__grpc__binding__port="0") as spark:
         service: Any = spark._jvm.org.apache.spark.sql.connect.service
         print(getattr(getattr(service, "SparkConnectService$"), "MODULE$").localPort(), flush=True)
         for line in sys.stdin:
@@ -27,4 +27,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

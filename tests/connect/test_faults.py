@@ -67,34 +67,28 @@ def session_on(url: str) -> Any:
 
 
 @pytest.mark.timeout(150)
-def test_fit_resumes_in_a_new_session_after_its_server_was_killed(
-    spark: SparkSession, tmp_path: Any, caplog: Any
+def test_rounds_end_with_their_server_and_a_fit_resumes_in_a_new_session(
+    spark: SparkSession, tmp_path: Any, caplog: Any, monkeypatch: Any
 ) -> None:
     settings: Any = {"epochs": 6, "checkpointInterval": 5, "seed": 3}
-    with serving(tmp_path) as server, session_on(server.url) as lost:
+    with serving(tmp_path, "local-cluster[1,2,1024]") as server, session_on(server.url) as lost:
         fit = classifier(runDir=str(tmp_path / "run"), callbacks=[KillsServer(server.group)], **settings)
-        with pytest.raises(SessionLost, match=r"the server of Spark Connect has gone, .* the same runDir") as caught:
-            fit.fit(rows(lost))
-        assert isinstance(caught.value, ClusterUnavailable)
-    assert "the server of Spark Connect has not answered for" in caplog.text
-    assert "the next starts" not in caplog.text
-    data = rows(spark)
-    resumed = classifier(runDir=str(tmp_path / "run"), **settings).fit(data)
-    assert resumed.report["restarts"] == 1
-    assert digests(resumed, data) == digests(classifier(**settings).fit(data), data)
-
-
-@pytest.mark.timeout(150)
-def test_rounds_end_with_their_server(spark: SparkSession, tmp_path: Any, monkeypatch: Any) -> None:
-    with serving(tmp_path) as server, session_on(server.url) as lost:
         with SparkCluster(lost, 2).map_reduce(rows(lost).select("id", "x0"), COLUMNS) as jobs:
             jobs.run(Rows(), {})
-            os.killpg(server.group, signal.SIGKILL)
+            with pytest.raises(SessionLost, match=r"server of Spark Connect has gone, .* the same runDir") as caught:
+                fit.fit(rows(lost))
+            assert isinstance(caught.value, ClusterUnavailable)
+            assert "the server of Spark Connect has not answered for" in caplog.text
+            assert "the next starts" not in caplog.text
             with pytest.raises(SessionLost):
                 jobs.run(Rows(), {})
             for name in ("sql", "table", "range"):  # Spark's client would try each for ten minutes
                 monkeypatch.setattr(lost, name, lambda *_: pytest.fail("nobody answers"))
         monkeypatch.undo()
+    data = rows(spark)
+    resumed = classifier(runDir=str(tmp_path / "run"), **settings).fit(data)
+    assert resumed.report["restarts"] == 1
+    assert digests(resumed, data) == digests(classifier(**settings).fit(data), data)
 
 
 # ---- cancellation ----------------------------------------------------------------------------------------------------

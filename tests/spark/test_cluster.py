@@ -31,7 +31,7 @@ from sparkdl.training.strategies.allreduce import AllReduce
 from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
 from tests.contracts.strategy_contract import CASES, Case, assert_equal, numbers, single_process, together
-from tests.sessions import conf, frame, session
+from tests.sessions import conf, frame
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -182,35 +182,31 @@ def test_invalid_arguments_raise(spark, cluster):
         cluster.gang(work.rows, numbers(4), ["x"])
 
 
-def interrupted(folder: str) -> dict[str, Any]:
-    """A driver with Ctrl-C at the first sign of progress, and what is left of the job then."""
+def left_on_disk(spark: Any) -> set[Path]:
+    """Files of rows below the session's folder; Spark puts its own files into folders of folders."""
+    paths = Path(spark.sparkContext._temp_dir).parents[1].rglob("*")
+    return {path for path in paths if re.search(r"/(blockmgr-[^/]*/|tmp)[^/]*$", str(path)) and path.is_file()}
+
+
+@pytest.mark.chaos
+def test_interrupt_ends_job_and_nothing_else(spark, cluster):
+    """Ctrl-C at the first sign of progress."""
     workers: dict[int, int] = {}
+    interrupts, before = iter([signal.SIGINT]), left_on_disk(spark)
     case = Case(batch_size=10, epochs=1_000_000)
 
     def listener(event: Event) -> None:
         if event.kind == "started":
             workers[event.payload["pid"]] = os.pidfd_open(event.payload["pid"])
         if event.kind == "progress" and event.rank == 0:
-            os.kill(os.getpid(), signal.SIGINT)
+            for number in interrupts:
+                os.kill(os.getpid(), number)
 
-    with session(folder) as spark:
-        cluster = SparkCluster(spark, 2)
-        with pytest.raises(KeyboardInterrupt):
-            cluster.gang(case.training(AllReduce()), frame(numbers()), case.columns(), listener=listener)
-        files = (path for path in Path(folder).rglob("*") if path.is_file())
-        return {
-            "active jobs": list(spark.sparkContext.statusTracker().getActiveJobsIds()),
-            "workers": len(workers),
-            # Their rows lie in files without a name, which are gone with them.
-            "still alive": [pid for pid, end in workers.items() if not select.select([end], [], [], 30.0)[0]],
-            # Spark puts its own files into folders of folders.
-            "left on disk": [str(path) for path in files if re.search(r"/(blockmgr-[^/]*/|tmp)[^/]*$", str(path))],
-            "next gang": cluster.gang(work.total),
-        }
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(330)
-def test_interrupt_ends_job_and_nothing_else(driver, tmp_path):
-    left = {"active jobs": [], "workers": 2, "still alive": [], "left on disk": [], "next gang": [[3.0, 3.0]] * 2}
-    assert driver(interrupted, tmp_path, timeout=300).result == left
+    with pytest.raises(KeyboardInterrupt):
+        cluster.gang(case.training(AllReduce()), frame(numbers()), case.columns(), listener=listener)
+    assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
+    assert len(workers) == 2
+    # Their rows lie in files without a name, which are gone with them.
+    assert [pid for pid, end in workers.items() if not select.select([end], [], [], 30.0)[0]] == []
+    assert left_on_disk(spark) <= before
+    assert cluster.gang(work.total) == [(3.0, 3.0)] * 2
