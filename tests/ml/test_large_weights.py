@@ -16,7 +16,7 @@ from torch import nn
 from sparkdl import TorchModel, TorchRegressor, load_predictor
 from sparkdl.errors import InvalidInput
 from sparkdl.io.weights_file import WeightsFile
-from tests.sessions import drive, frame, session
+from tests.sessions import IN_PROCESS, drive, frame, session
 
 WIDTH = 700_000  # 17 MB of weights
 
@@ -30,16 +30,19 @@ def scores(model: TorchModel, rows: Any) -> str:
     return hashlib.sha256(column.tobytes()).hexdigest()
 
 
-def fit(folder: str, limit: str) -> dict[str, Any]:
-    """Fit on two executors; with a limit, also without a directory, and save, load and score."""
+def inputs() -> tuple[Any, Any, TorchRegressor]:
+    """Numbers, the rows with them, and an estimator."""
     numbers = np.random.default_rng(0).random((40, 4), np.float32)
-    with session(folder, driver__maxResultSize=limit):
-        rows = frame({"features": numbers, "label": numbers[:, 0], "id": np.arange(40)}).persist()
-        options: dict[str, Any] = {"model": wide, "numWorkers": 2, "batchSize": 20, "epochs": 2, "idCol": "id"}
-        estimator = TorchRegressor(optimizer=partial(torch.optim.SGD, lr=1e-6), validationFraction=0.2, **options)
-        if limit == "0":
-            model = estimator.fit(rows)
-            return {"scores": scores(model, rows), "weights": hashlib.sha256(model._trained.weights).hexdigest()}
+    rows = frame({"features": numbers, "label": numbers[:, 0], "id": np.arange(40)}).persist()
+    options: dict[str, Any] = {"model": wide, "numWorkers": 2, "batchSize": 20, "epochs": 2, "idCol": "id"}
+    estimator = TorchRegressor(optimizer=partial(torch.optim.SGD, lr=1e-6), validationFraction=0.2, **options)
+    return numbers, rows, estimator
+
+
+def limited(folder: str) -> dict[str, Any]:
+    """In a driver that accepts small results: fit without a directory and with one, save, load and score."""
+    with session(folder, IN_PROCESS, driver__maxResultSize="4m"):
+        numbers, rows, estimator = inputs()
         try:
             estimator.fit(rows)
         except InvalidInput as error:
@@ -64,13 +67,13 @@ def fit(folder: str, limit: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # two drivers
-def test_fit_beyond_the_limit_of_results_has_the_bits_of_one_without(tmp_path: Path) -> None:
-    for name in ("limited", "unlimited"):
-        (tmp_path / name).mkdir()
-    found = drive(fit, tmp_path / "limited", "4m").result
-    expected = drive(fit, tmp_path / "unlimited", "0").result
-    assert (found["weights"], found["scores"], found["loaded"]) == (expected["weights"], *2 * [expected["scores"]])
+def test_fit_beyond_the_limit_of_results_has_the_bits_of_one_without(spark: Any, tmp_path: Path) -> None:
+    found = drive(limited, tmp_path).result
+    _, rows, estimator = inputs()
+    model = estimator.fit(rows)
+    rows.unpersist()
+    expected = hashlib.sha256(model._trained.weights).hexdigest(), *2 * [scores(model, rows)]
+    assert (found["weights"], found["scores"], found["loaded"]) == expected
     assert (found["again"], found["alone"]) == (True, True)
     [name] = found["files"]
     assert name.startswith("weights-")
