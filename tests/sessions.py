@@ -68,6 +68,8 @@ def session(folder: str | os.PathLike[str], master: str = EXECUTORS, **conf: str
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         # A Python worker ends with an error it raises: every further attempt starts one and imports torch again.
         "spark.task.maxFailures": "2",
+        # By default the worker of a cancelled task trains for two more seconds before Spark kills it.
+        "spark.python.task.killTimeout": "200ms",
         "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": str(ROOT),
