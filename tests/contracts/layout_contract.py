@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from torchmetrics.regression import MeanAbsoluteError
 
 from sparkdl.checkpoint.checkpointer import Checkpointer
 from sparkdl.checkpoint.interval import CheckpointInterval
@@ -126,6 +125,9 @@ HELD_COLUMNS = replace(Case(weight="weight").columns(), validation=InputColumn("
 
 def everything(layout: Layout, model: Any) -> Training:
     """An average of the weights, a metric, clipping, and patience with the best weights."""
+    # Its import takes as long as torch's, and most workers that import this module have no metric.
+    from torchmetrics.regression import MeanAbsoluteError
+
     case = Case(model, optimizer=ADAM, weight="weight", batch_size=22, epochs=3, accumulate=2)
     training = case.training(layout=layout)
     objective = replace(training.objective, metrics={"error": MeanAbsoluteError()}, max_grad_norm=0.3)
