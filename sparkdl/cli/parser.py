@@ -6,6 +6,7 @@ import argparse
 import difflib
 import inspect
 import re
+import sys
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import is_dataclass
@@ -155,8 +156,6 @@ def _open_types(kind: type) -> dict[str, Any]:
         return types | {"paramSpace": dict[str, Any], "trackers": list[Callback]}
     if not issubclass(kind, DistributedEstimator):
         return types
-    from torchmetrics import Metric  # takes two seconds, and only estimators need it
-
     return types | {
         "model": Callable[[], nn.Module],
         "loss": Callable[[Any, Tensor], Any],
@@ -167,6 +166,20 @@ def _open_types(kind: type) -> dict[str, Any]:
         "callbacks": list[Callback],
         "trackers": list[Callback],
     }
+
+
+class Metric(ABC):  # noqa: B024 - it stands for a class
+    """Any metric of torchmetrics, whose import takes two seconds: a configuration without metrics does without it."""
+
+    @classmethod
+    def __subclasshook__(cls, subclass: type) -> bool:
+        torchmetrics = sys.modules.get("torchmetrics")  # a metric's class exists only if it is imported
+        return torchmetrics is not None and issubclass(subclass, torchmetrics.Metric)
+
+    @classmethod
+    def __subclasses__(cls) -> list[type]:
+        """For jsonargparse, which finds a class by its bare name among them."""
+        return [resolve_name("torchmetrics.Metric")]
 
 
 class Callback(ABC):  # noqa: B024 - a class needs any of several methods, none in particular

@@ -334,3 +334,9 @@ def test_two_places_of_rows_end_every_command(refused):
     assert message in refused("--estimator", "sparkdl.TorchRegressor", "--data.path", "here", *test)
     for job in ("predict", "evaluate"):
         assert message in refused("--model", "model", *rows, "--output", "out", job=job)
+
+
+def test_metric_has_an_import_path_or_a_name(read, write):
+    for name in ("torchmetrics.classification.MulticlassF1Score", "MulticlassF1Score"):
+        called = read(write({f"{ARGUMENTS}.metrics.f1.class_path": name}))
+        assert type(called.estimator.getMetrics()["f1"]).__name__ == "MulticlassF1Score"
