@@ -60,18 +60,12 @@ def data_sets(notebook: NotebookNode) -> list[str]:
     return sorted({name for cell in notebook.cells for name in re.findall(r'\bdata / "([^"]+)"', cell.source)})
 
 
-def executed(
-    path: Path, folder: Path, jvm: DriverJvm | None = None, data: Path | None = None, *, master: str | None = None
-) -> NotebookNode:
+def executed(path: Path, folder: Path, jvm: DriverJvm | None = None, data: Path | None = None) -> NotebookNode:
     """Run a notebook in an empty folder and return it with tidied outputs; the file stays as it is.
 
-    Without ``jvm``, its Spark driver starts a JVM. ``data`` has its data sets, in place of ``SPARKDL_DATA``, and
-    ``master`` replaces the master of its session.
+    Without ``jvm``, its Spark driver starts a JVM. ``data`` has its data sets, in place of ``SPARKDL_DATA``.
     """
     notebook = nbformat.read(path, as_version=4)
-    if master:
-        first = next(cell for cell in notebook.cells if cell.cell_type == "code")
-        first.source = re.sub(r'(?<=\.master\(")[^"]+', master, first.source)
     for name in ("work", "local", "ipython"):
         (folder / name).mkdir()
     manager = AsyncKernelManager(

@@ -21,8 +21,6 @@ CELLS = range(8, 21)
 
 ONE_JVM = {"choosing_a_strategy", "ensembles", "images", "pipeline", "quickstart", "text"}
 """Notebooks whose drivers share a JVM; others kill executors, search in threads or measure seconds."""
-IN_DRIVER = {"quickstart"}
-"""Notebooks whose tasks run in the driver's JVM here, not on executors, which take ten seconds of processor time."""
 # Folders of a machine, and addresses in memory.
 PLACES = re.compile(
     r"(?:(?<![\w.:/])|\bfile:/*)/(?:tmp|home|root|usr|opt|var|mnt|work|private|Users)/|\b0x[0-9a-f]{6,}"
@@ -127,6 +125,6 @@ def test_notebook_gives_the_kinds_of_its_committed_outputs(path, tmp_path, jvm):
     tables = [name for name in names if name.startswith("adult.")]
     if tables:
         shortened(tmp_path, 8000, *tables)
-    settings = {"data": tmp_path / "data" if tables else None, "master": "local[2]" if path.stem in IN_DRIVER else None}
-    ended = executed(path, tmp_path, jvm if path.stem in ONE_JVM else None, **settings)
+    data = tmp_path / "data" if tables else None
+    ended = executed(path, tmp_path, jvm if path.stem in ONE_JVM else None, data)
     assert outputs(ended) == outputs(read(path))

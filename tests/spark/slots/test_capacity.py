@@ -141,8 +141,7 @@ def test_slots_of_configuration(spark, configured, monkeypatch, master, settings
 def encrypted(folder: str) -> list[Any]:
     """A driver whose session encrypts its traffic, without and with the permission to run."""
     secret = {"authenticate": "true", "authenticate__secret": "of these tests"}
-    encryption = {"network__crypto__enabled": "true", "io__encryption__enabled": "true"}
-    with session(folder, "local-cluster[1,2,1024]", **secret, **encryption) as spark:
+    with session(folder, **secret, network__crypto__enabled="true", io__encryption__enabled="true") as spark:
         with pytest.raises(InvalidInput, match="allowUnencrypted=True"):
             SparkCluster(spark, 2).gang(work.total)
         return SparkCluster(spark, 2, allow_unencrypted=True).gang(work.total)
