@@ -47,9 +47,12 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with Spark; tests of the session with executors come last, and then those of Spark Connect."""
+    """Mark tests with Spark, and gangs of four; tests with executors come last, and then those of Spark Connect."""
     for item in items:
-        if {"spark", "driver"} & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if "four" in fixtures:  # processes, which wait for the cores of a small machine
+            item.add_marker(pytest.mark.slow)
+        if {"spark", "driver"} & fixtures:
             item.add_marker(pytest.mark.cluster)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(600))

@@ -34,6 +34,7 @@ CLUSTER, CHAOS = FLAKY.format(mark="cluster"), FLAKY.format(mark="chaos")
 FAILED = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "tests", "code", "retried"),
     [

@@ -241,6 +241,7 @@ class StopsAtFive:
 FOURTH, FULL = "its newest checkpoint is of step 4", r", since checkpoint attempt-0000\S*-0+5 was not saved: "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "full", "resumed", "message"),
     [

@@ -27,6 +27,8 @@ from tests.contracts import work
 from tests.contracts.cluster_contract import ClusterContract
 from tests.sessions import ROOT, conf, frame
 
+pytestmark = pytest.mark.slow
+
 
 class TestConnectCluster(ClusterContract):
     """With a channel, whose events the contract asks for."""

@@ -16,6 +16,8 @@ from sparkdl.ml.tracking import MLflow
 from tests.connect.fits import NAMES, ROWS, Plane, classifier, digests, pipeline, resaved_pipeline, rows
 from tests.sessions import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def test_pipelines_load_in_both_kinds_of_session(server: Any, spark: SparkSession, tmp_path: Any) -> None:
     remote, classic = str(tmp_path / "remote"), str(tmp_path / "classic")

@@ -20,6 +20,8 @@ from tests.connect.fits import Holds, classifier, digests, held, rows
 from tests.contracts import work
 from tests.sessions import ROOT, command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def cluster(spark: SparkSession, tmp_path: Any) -> SparkCluster:

@@ -19,6 +19,8 @@ from tests.contracts.map_reduce_contract import ARRAYS, COLUMNS, LossContract, R
 from tests.faults.fault import executor_of
 from tests.sessions import frame
 
+pytestmark = pytest.mark.slow
+
 STATE = {"factor": 1.5}
 
 

@@ -109,9 +109,8 @@ class OnTwoWorkers:
         return pair
 
 
-@pytest.mark.slow
 class OnFourWorkers:
-    """The fixture ``cluster`` of four workers, which wait for the cores of a small machine."""
+    """The fixture ``cluster`` of four workers."""
 
     @pytest.fixture
     def cluster(self, four):

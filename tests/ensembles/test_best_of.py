@@ -31,6 +31,7 @@ def best_of(candidates: list[Any], **given: Any) -> BestOf:
     return BestOf(**{"candidates": candidates, "evaluator": evaluator, "numFolds": 2, "idCol": "row"} | given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["rmse", "r2"])  # the smaller, and the larger is better
 def test_good_candidate_is_best(data, tmp_path, metric):
     candidates = [Crippled(5.0, "y"), good(), Crippled(-3.0, "y")]

@@ -20,6 +20,7 @@ def classifier(strategy, **values):
     return rows.classifier(strategy=strategy, **values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [

@@ -210,6 +210,7 @@ def test_without_early_termination_no_directory_is_needed(data):
         assert min(row["valid_loss"] for row in model.bestModel.history) == best["value"]
 
 
+@pytest.mark.slow
 def test_trials_that_read_other_columns(data, tmp_path):
     space = {"classWeights": [None, "balanced", [1.0, 3.0]], "precision": ["fp32", "fp64"]}
     model = tuner(estimator=classifier(epochs=1), paramSpace=space, sampler="grid", runDir=str(tmp_path)).fit(data)

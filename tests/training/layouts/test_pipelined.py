@@ -120,6 +120,7 @@ class PipelinedContract(OnTwoWorkers, LayoutContract):
             self.fit(cluster, Case(work.Normalised))
 
 
+@pytest.mark.slow
 class Test1F1B(PipelinedContract):
     layout = Pipelined(2, split=("head",))
 

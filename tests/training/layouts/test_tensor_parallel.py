@@ -32,6 +32,7 @@ def halves(module: nn.Module) -> Mapping[str, str]:
     return {"hidden": "columns", "head": "rows"} if "hidden" in names else {"*": "batch"}
 
 
+@pytest.mark.slow
 class TestTensorParallel(OnTwoWorkers, LayoutContract):
     layout = TensorParallel(2, halves)
     model = work.Net

@@ -146,6 +146,7 @@ class Slow:
             time.sleep(self.seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [ParameterServer(4), ParameterServer(backup=1)])
 def test_no_pull_is_served_further_ahead_while_another_worker_is_delayed(three, strategy):
     """With a backup worker, nobody waits for delayed pushes, which are dropped."""

@@ -167,6 +167,7 @@ def zeros(ids: Tensor) -> Tensor:
     return torch.zeros(len(ids), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staleness", [0, 1, 4, math.inf])
 def test_look_ups_read_all_pushes_up_to_the_bound(gang, staleness):
     """150 steps of three threads in a random order; column ``r`` of the table counts the pushes of worker ``r``."""
@@ -317,6 +318,7 @@ def test_stale_gang_with_a_worker_without_rows_and_validation(pair, strategy):
     assert len(workers[0]["parameters"]["numbers.weight"]) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STALE, ids=repr)
 def test_settled_rows_resume_with_other_workers_and_by_all_reduce(pair, tmp_path, strategy):
     saved = resumable(tmp_path, "AdamW", Replicated(), model=WithTables, strategy=strategy, batch_size=10, epochs=2)
