@@ -161,14 +161,14 @@ def _open_types(kind: type) -> dict[str, Any]:
         "loss": Callable[[Any, Tensor], Any],
         "optimizer": Callable[[Iterable[nn.Parameter]], Optimizer] | str | None,
         "scheduler": Callable[[Optimizer], LRScheduler] | None,
-        "metrics": dict[str, Metric] | None,
+        "metrics": dict[str, AnyMetric] | None,
         "columnSpecs": list[InputColumn],
         "callbacks": list[Callback],
         "trackers": list[Callback],
     }
 
 
-class Metric(ABC):  # noqa: B024 - it stands for a class
+class AnyMetric(ABC):  # noqa: B024 - it stands for a class
     """Any metric of torchmetrics, whose import takes two seconds: a configuration without metrics does without it."""
 
     @classmethod

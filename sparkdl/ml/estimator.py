@@ -81,7 +81,7 @@ class DistributedEstimator(ParamMapEstimator, Saveable):
     def fit_to(self, dataset: DataFrame, last_epoch: int | None = None) -> TorchModel:
         """Train as ``fit`` does, and end after an epoch as if training stopped there; default: the last one."""
         fitted, factory, watch = self._trained(dataset, last_epoch=last_epoch, pauses=False)
-        weights = watch.run.keep(fitted.weights, dataset.sparkSession)
+        weights = watch.run.keep(fitted.weights, factory, dataset.sparkSession)
         model = self.make_model(replace(fitted, weights=weights), factory)
         model.columnTypes = dict(dataset.dtypes)
         watch.finish(model)

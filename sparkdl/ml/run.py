@@ -6,8 +6,8 @@ runDir/report.json      seconds, rows, bytes, skew
 runDir/events/          events of the workers and the driver, as JSON lines
 runDir/tb/              TensorBoard's event files, with that tracker
 runDir/weights-*.safetensors  weights of more than 256 MiB, or that no query of Spark Connect carries; the fit's models
-                        need the file until they are saved, and nobody deletes it
-runDir/parts-*/         the workers' parts of such weights, until the driver has merged them
+                        need the file until they are saved, and no fit deletes it
+runDir/parts-*/         the workers' parts of weights of more than 256 MiB, until the driver has merged them
 runDir/checkpoints/     the trainer states, see ``sparkdl.checkpoint``; identity.json describes the Params they need
 """
 
@@ -20,7 +20,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cloudpickle
 from pyspark.sql import SparkSession
+from torch import nn
 
 from sparkdl.checkpoint.store import Checkpoints
 from sparkdl.errors import InvalidInput
@@ -28,6 +30,7 @@ from sparkdl.io import files
 from sparkdl.io.weights import fits
 from sparkdl.io.weights_file import Weights, WeightsFile
 from sparkdl.spark.session import session_of
+from sparkdl.training.objective.module_factory import ModelFactory
 
 IDENTITY = "checkpoints/identity"
 """The file of the descriptions in a run's directory, for ``Run.save``."""
@@ -95,13 +98,18 @@ class Run:
             text = json.dumps(values, indent=2, default=str) + "\n"
             files.write(files.join(self.directory, f"{name}.json"), text.encode())
 
-    def keep(self, weights: Weights, session: SparkSession) -> Weights:
-        """A model's weights: in a file of the directory, if there is one and no query of the session carries them."""
+    def keep(self, weights: Weights, factory: ModelFactory | nn.Module, session: SparkSession) -> Weights:
+        """A model's weights: in a file of the directory, if there is one and no query of the session carries both."""
         limit = session_of(session).query_limit()
-        if self.directory is None or isinstance(weights, WeightsFile) or fits(len(weights), limit):
+        if limit is None or self.directory is None or isinstance(weights, WeightsFile):
             return weights
-        name = f"weights-{hashlib.sha256(weights).hexdigest()[:16]}.safetensors"
-        return WeightsFile.write(files.join(files.absolute(self.directory), name), [weights])
+        if fits(len(weights) + len(cloudpickle.dumps(factory)), limit):  # a module has values of its own
+            return weights
+        digest = hashlib.sha256(weights).hexdigest()
+        uri = files.join(files.absolute(self.directory), f"weights-{digest[:16]}.safetensors")
+        if files.exists(uri) and files.size(uri) == len(weights):
+            return WeightsFile(uri, len(weights), digest)
+        return WeightsFile.write(uri, [weights])
 
 
 def previous_workers(run: Run) -> int | None:

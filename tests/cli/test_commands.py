@@ -47,6 +47,17 @@ def test_installed_program_lists_the_commands_without_importing_spark(capsys):
     assert {path.stem for path in (ROOT / "jobs").glob("*.py")} == set(COMMANDS)
 
 
+def test_configuration_without_metrics_imports_no_torchmetrics():
+    script = """
+import functools, sys
+from sparkdl.cli import app, train
+job = functools.wraps(train.train)(lambda **_: print("torchmetrics" in sys.modules))
+sys.path.insert(0, "examples")
+app.main(job, ["--config", "conf/train/digits.yaml"])
+"""
+    assert python("-c", script) == (0, "False\n", "")
+
+
 @pytest.mark.parametrize("arguments", [[], ["trian"]])
 def test_unknown_command_ends_with_2(capsys, arguments):
     with pytest.raises(SystemExit) as ended:

@@ -140,12 +140,12 @@ class TaskFits:
     def model(self, trial: Trial) -> TorchModel:
         """The model of a trial, from its checkpoint."""
         estimator = self.estimator.of(trial)
-        run = Run(estimator.getRunDir())
+        run, factory = Run(estimator.getRunDir()), estimator.objective().model
         with part_folder(run) as folder:
             state, weights = self._trained(trial, estimator, weights=True, part_writer=folder, pauses=False)
             result = TrainingResult(state["weights"], state["history"], state["report"], in_file=state["in_file"])
-            packed = run.keep(merged([result], run, folder), self.rows.sparkSession)
-        return model_of(estimator, estimator.objective().model, packed, state, weights)
+            packed = run.keep(merged([result], run, folder), factory, self.rows.sparkSession)
+        return model_of(estimator, factory, packed, state, weights)
 
     def _trained(
         self, trial: Trial, estimator: DistributedEstimator, *, weights: bool, **options: Any

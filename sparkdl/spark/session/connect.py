@@ -275,8 +275,8 @@ class ConnectSession:
                 f"the model has {len(packed) / 1e6:.0f} MB, and a query of Spark Connect carries at most "
                 f"{_MOST_BYTES / 1e6:.0f} MB. Set runDir in the fit, to a folder that this process and the executors "
                 "share; or save the model where executors can read it, and load it. Then weights of more than "
-                f"{0.9 * _MOST_BYTES / 1e6:.0f} MB are in a file. An ensemble of smaller members needs a classic "
-                "session."
+                f"{0.9 * _MOST_BYTES / 1e6:.0f} MB are in a file. An ensemble of smaller members, a model saved as a "
+                "torch.export program and a model of withOutputs need a classic session."
             )
         return InlineBytes(packed)
 

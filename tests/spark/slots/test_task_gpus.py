@@ -128,9 +128,7 @@ class Together:
 
 def on_gpus(folder: str) -> dict[str, Any]:
     """A driver of two executors, each with four cores and two GPUs, whose ETL takes none of them."""
-    # By default, Spark tells the tasks' cores to Python workers, and starts a daemon, without PyTorch, for each number.
-    settings = announced(folder) | {"executorEnv__OMP_NUM_THREADS": "1"}
-    with session(folder, "local-cluster[2,4,1024]", **settings) as spark:
+    with session(folder, "local-cluster[2,4,1024]", **announced(folder)) as spark:
         wait_for_slots(spark, 8, timeout=100, report=lambda what, seconds: None)
         rows, found = spark.range(400), gangs(spark)
         with SparkCluster(spark, 4, task_gpus=1, task_cpus=2).map_reduce(rows, num_shards=4) as jobs:

@@ -183,8 +183,8 @@ def test_tables_train_as_sparse_embeddings_do(pair, name, strategy):
     [
         (1, "two pieces, clipping, weights"),
         (1, "admission, clipping"),
-        (2, "two pieces, clipping, weights"),
-        (4, "admission, clipping"),
+        pytest.param(2, "two pieces, clipping, weights", marks=pytest.mark.slow),
+        pytest.param(4, "admission, clipping", marks=pytest.mark.slow),
     ],
 )
 def test_tables_train_beside_slices(request, replicas, name):

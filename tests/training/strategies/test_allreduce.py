@@ -36,9 +36,9 @@ class TestAllReduce(SynchronousContract):
 class TestAllReduceElsewhere(SynchronousContract):
     cases = SAMPLE
 
-    @pytest.fixture(params=[1, 4])
-    def cluster(self, request, four):
-        return InlineCluster() if request.param == 1 else four
+    @pytest.fixture(params=[1, pytest.param(4, marks=pytest.mark.slow)])
+    def cluster(self, request):
+        return InlineCluster() if request.param == 1 else request.getfixturevalue("four")
 
 
 class Crossing(work.Net):

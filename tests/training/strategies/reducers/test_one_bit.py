@@ -54,7 +54,7 @@ def simulate(work: Reduce, workers: int) -> list[Tensor]:
     return sums
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_sums_equal_a_serial_simulation(request, workers):
     work = Reduce(OneBit(warmup=0), steps=(0, 6), shapes=SHAPES, bucket_bytes=1 << 20)
     cluster = request.getfixturevalue({2: "pair", 4: "four"}[workers])
