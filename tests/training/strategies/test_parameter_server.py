@@ -359,8 +359,7 @@ def test_strangers_and_replays_reach_no_shard(service):
     taken = record(service)
     with one._turn:  # the server notes that the worker left, in a thread of its own
         assert one._turn.wait_for(lambda: one._trouble is not None, 20.0)
-        one._trouble, refused = None, server.refused  # as before the worker left
-    pushed = dict(one._waiting)
+        one._trouble, pushed, refused = None, dict(one._waiting), server.refused  # as before the worker left
     with pytest.raises(PeerLost, match="the parameter shard of rank 0 is unreachable"):
         connected(replace(server.endpoint, key=b"x" * 32))
     silent = [socket.create_connection(("127.0.0.1", server.endpoint.port)) for _ in range(20)]
