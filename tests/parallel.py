@@ -82,7 +82,7 @@ def lots_of(*, fast: bool, oldest: str | None) -> list[Lot]:
     if fast:
         lots = [Lot((*STYLE, "-m", f"{prefix}cluster and {_FAST}")) for prefix in ("not ", "")]
     else:
-        lots = [*scheduled(ON_SPARK, 6, chances=2), *scheduled(ALONE, 3)]
+        lots = [*scheduled(ON_SPARK, 6, chances=2), *scheduled(ALONE, 2)]
     if oldest:
         places = (f"tests/{name}" for name in OLDEST)
         lots.append(Lot((*places, "-m", f"cluster and {_FAST}"), chances=2, python=os.path.abspath(oldest)))
