@@ -22,6 +22,8 @@ CLASSES := build/classes.jsa
 # Somebody's own Spark must not leak in: with their SPARK_HOME, its configuration or its Python path, the demo and the
 # tests would run on another Spark than the one that is pinned.
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_SUBMIT_ARGS PYTHONPATH
+# The installation compiles no modules. If imports wrote no bytecode, each process would compile PyTorch again.
+unexport PYTHONDONTWRITEBYTECODE
 # Driver and executors run the Python that has sparkdl, wherever the PATH leads.
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)

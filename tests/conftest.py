@@ -47,10 +47,13 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests with Spark, and gangs of four; tests with executors come last, and then those of Spark Connect."""
+    """Mark tests with Spark as ``cluster``, and tests on four workers as ``slow``.
+
+    Tests with executors run after all others, and tests of Spark Connect run last.
+    """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if "four" in fixtures:  # processes, which wait for the cores of a small machine
+        if "four" in fixtures:  # the workers wait for each other on two cores
             item.add_marker(pytest.mark.slow)
         if {"spark", "driver"} & fixtures:
             item.add_marker(pytest.mark.cluster)

@@ -57,7 +57,7 @@ BUDGETS = {
     "sparkdl.rounds": 2249,
     "sparkdl.serving": 3230,
     "sparkdl.spark": 4012,
-    "sparkdl.ml": 8115,
+    "sparkdl.ml": 8112,
     "sparkdl.ensembles": 4119,
     "sparkdl.cli": 3199,
 }

@@ -93,7 +93,7 @@ def run(lot: Lot, *arguments: str) -> int:
     """The exit code of a lot, negative if a signal ended it; its output is printed at its end."""
     command = (lot.python, "-m", "pytest", "--durations=20", "--durations-min=1", *arguments, *lot.selection)
     environment = {**os.environ, "PYSPARK_PYTHON": lot.python, "PYSPARK_DRIVER_PYTHON": lot.python}
-    environment.setdefault("OMP_NUM_THREADS", "1")  # lots share the cores: with more, threads wait for others of a core
+    environment.setdefault("OMP_NUM_THREADS", "1")  # more threads would wait for cores that other lots use
     ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     # One write, so that the lines of two lots do not mix.
     sys.stdout.write(ended.stdout.decode(errors="replace"))

@@ -169,7 +169,7 @@ def _open_types(kind: type) -> dict[str, Any]:
 
 
 class AnyMetric(ABC):  # noqa: B024 - it stands for a class
-    """Any metric of torchmetrics, whose import takes two seconds: a configuration without metrics does without it."""
+    """Any metric of torchmetrics. A configuration without metrics does not import torchmetrics, which takes 2 s."""
 
     @classmethod
     def __subclasshook__(cls, subclass: type) -> bool:

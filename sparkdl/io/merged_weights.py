@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from sparkdl.errors import WorkerFailed
-from sparkdl.io.files import Buffer, Folder, exists, join, size
+from sparkdl.io.files import Buffer, Folder, join
 from sparkdl.io.redaction import public
 from sparkdl.io.serialization import StoredTensor, stored_state, unpack_state
 from sparkdl.io.weights import Slice
@@ -74,11 +74,7 @@ def merge_files(parts: Sequence[WeightsFile], folder: str, rows_of: Callable[[st
         digest = hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()[:16]
         uri = join(folder, f"weights-{digest}.safetensors")
         total = len(header) + sum(math.prod(shape) * dtype.itemsize for dtype, shape in about.values())
-        if exists(uri) and size(uri) == total:
-            merged = WeightsFile.of(uri)
-        else:
-            pieces = chain.from_iterable(_bytes_of(name, sources[name]) for name in names)
-            merged = WeightsFile.write(uri, chain([header], pieces))
+        merged = WeightsFile.once(uri, total, chain([header], *(_bytes_of(name, sources[name]) for name in names)))
         return replace(merged, tables={name: tuple(files) for name, files in tables.items()})
 
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl.errors import InvalidInput
-from sparkdl.io.files import Buffer, Folder, local_directories
+from sparkdl.io.files import Buffer, Folder, exists, local_directories, size
 from sparkdl.io.redaction import public
 from sparkdl.io.serialization import NATIVE
 from sparkdl.io.weights import load_into, read_state, state_of
@@ -72,6 +72,11 @@ class WeightsFile:
                 hashed.update(piece)
                 size += len(piece)
         return WeightsFile(uri, size, hashed.hexdigest())
+
+    @staticmethod
+    def once(uri: str, total: int, pieces: Iterable[Buffer]) -> WeightsFile:
+        """The file if it exists and has ``total`` bytes; else write it from its pieces."""
+        return WeightsFile.of(uri) if exists(uri) and size(uri) == total else WeightsFile.write(uri, pieces)
 
     @staticmethod
     def write(uri: str, pieces: Iterable[Buffer]) -> WeightsFile:
@@ -284,16 +289,16 @@ def _aligned(read: Callable[[int], bytes]) -> Iterator[bytes]:
     header, end = json.loads(read(length)), 0
     entries = sorted((entry for key, entry in header.items() if key != "__metadata__"), key=_begin)
     sizes = [entry["data_offsets"][1] - entry["data_offsets"][0] for entry in entries]
-    for entry, size in zip(entries, sizes, strict=True):
-        entry["data_offsets"] = [end, end + size]
-        end += size + -size % _ALIGNMENT
+    for entry, length in zip(entries, sizes, strict=True):
+        entry["data_offsets"] = [end, end + length]
+        end += length + -length % _ALIGNMENT
     text = json.dumps(header).encode()
     text += b" " * (-(len(text) + 8) % _ALIGNMENT)
     yield struct.pack("<Q", len(text)) + text
-    for size in sizes:
-        for begin in range(0, size, CHUNK):
-            yield read(min(CHUNK, size - begin))
-        yield bytes(-size % _ALIGNMENT)
+    for length in sizes:
+        for begin in range(0, length, CHUNK):
+            yield read(min(CHUNK, length - begin))
+        yield bytes(-length % _ALIGNMENT)
     read(1)  # no byte of a file that is longer is missed
 
 

@@ -99,17 +99,14 @@ class Run:
             files.write(files.join(self.directory, f"{name}.json"), text.encode())
 
     def keep(self, weights: Weights, factory: ModelFactory | nn.Module, session: SparkSession) -> Weights:
-        """A model's weights: in a file of the directory, if there is one and no query of the session carries both."""
+        """The weights of a model, written to the directory if no query of the session carries factory and weights."""
         limit = session_of(session).query_limit()
         if limit is None or self.directory is None or isinstance(weights, WeightsFile):
             return weights
-        if fits(len(weights) + len(cloudpickle.dumps(factory)), limit):  # a module has values of its own
+        if fits(len(weights) + len(cloudpickle.dumps(factory)), limit):  # a module is pickled with its own weights
             return weights
-        digest = hashlib.sha256(weights).hexdigest()
-        uri = files.join(files.absolute(self.directory), f"weights-{digest[:16]}.safetensors")
-        if files.exists(uri) and files.size(uri) == len(weights):
-            return WeightsFile(uri, len(weights), digest)
-        return WeightsFile.write(uri, [weights])
+        name = f"weights-{hashlib.sha256(weights).hexdigest()[:16]}.safetensors"
+        return WeightsFile.once(files.join(files.absolute(self.directory), name), len(weights), [weights])
 
 
 def previous_workers(run: Run) -> int | None:

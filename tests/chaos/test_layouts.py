@@ -27,12 +27,13 @@ TENSOR, STAGES = TensorParallel(2, PAIRS), Pipelined(2, split=("head",))
 STEPS = 5  # of an epoch
 MESHES = Mesh(Sharded(), TENSOR), Mesh(STAGES, TENSOR)
 # A worker of a pipeline never calls the whole module, and the first layer alone has a gradient to watch.
+ON_TENSOR = "kill forward 1, fail backward 0, kill reduce 0, kill validation 1, kill shard 1"
+ON_STAGES = "kill backward 0, fail backward 0, kill reduce 1, kill validation 0, kill shard 1"
+ON_TABLES = "kill forward 1, kill reduce 0, kill shard 1"
 FAULTS = [
-    *((TENSOR, how, phase, rank) for how, phase, rank in (("kill", "forward", 1), ("fail", "backward", 0))),
-    *((TENSOR, "kill", phase, rank) for phase, rank in (("reduce", 0), ("validation", 1), ("shard", 1))),
-    *((STAGES, how, phase, rank) for how, phase, rank in (("kill", "backward", 0), ("fail", "backward", 0))),
-    *((Replicated(), "kill", phase, rank) for phase, rank in (("forward", 1), ("reduce", 0), ("shard", 1))),  # tables
-    *((STAGES, "kill", phase, rank) for phase, rank in (("reduce", 1), ("validation", 0), ("shard", 1))),
+    (layout, fault)
+    for layout, faults in ((TENSOR, ON_TENSOR), (STAGES, ON_STAGES), (Replicated(), ON_TABLES))
+    for fault in faults.split(", ")
 ]
 
 
@@ -54,16 +55,17 @@ def undisturbed(pair, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize(("layout", "how", "phase", "rank"), FAULTS, ids=name)
-def test_a_run_survives_a_fault_of_a_partner(pair, undisturbed, tmp_path, layout, how, phase, rank):
-    settings = settings_of(layout)
-    fault = Fault(how, rank, STEPS if phase == "validation" else STEPS + 3, str(tmp_path / "mark"), phase)
-    training = resumable(tmp_path / "run", "AdamW", layout, callbacks=(fault,), **settings)
+@pytest.mark.parametrize(("layout", "fault"), FAULTS, ids=name)
+def test_a_run_survives_a_fault_of_a_partner(pair, undisturbed, tmp_path, layout, fault):
+    how, phase, rank = fault.split()
+    step = STEPS if phase == "validation" else STEPS + 3
+    callbacks = (Fault(how, int(rank), step, str(tmp_path / "mark"), phase),)
+    training = resumable(tmp_path / "run", "AdamW", layout, callbacks=callbacks, **settings_of(layout))
     supervisor = Supervisor(pair, back_off=0, max_restarts=1, heartbeat_timeout=5)
     actual = merged(supervisor.gang(training, HELD, HELD_COLUMNS))
     assert (tmp_path / "mark").exists()
     failures = [(type(one), one.rank) for one in supervisor.failures]
-    assert failures == [(WorkerLost if how == "kill" else WorkerFailed, rank)]
+    assert failures == [(WorkerLost if how == "kill" else WorkerFailed, int(rank))]
     assert_close(actual, undisturbed[type(layout)], 0)
 
 

@@ -60,10 +60,10 @@ def data_sets(notebook: NotebookNode) -> list[str]:
     return sorted({name for cell in notebook.cells for name in re.findall(r'\bdata / "([^"]+)"', cell.source)})
 
 
-def executed(path: Path, folder: Path, jvm: DriverJvm | None = None, data: Path | None = None) -> NotebookNode:
+def executed(path: Path, folder: Path, jvm: DriverJvm | None = None) -> NotebookNode:
     """Run a notebook in an empty folder and return it with tidied outputs; the file stays as it is.
 
-    Without ``jvm``, its Spark driver starts a JVM. ``data`` has its data sets, in place of ``SPARKDL_DATA``.
+    Without ``jvm``, its Spark driver starts a JVM.
     """
     notebook = nbformat.read(path, as_version=4)
     for name in ("work", "local", "ipython"):
@@ -76,7 +76,7 @@ def executed(path: Path, folder: Path, jvm: DriverJvm | None = None, data: Path 
     log, known = folder / "log", jvm.environment if jvm else {}
     with log.open("wb") as written:
         try:
-            client.execute(env=environment(folder, data) | known, stdout=written, stderr=written, cleanup_kc=True)
+            client.execute(env=environment(folder) | known, stdout=written, stderr=written, cleanup_kc=True)
         except (CellControlSignal, DeadKernelError) as error:
             for name in (log, jvm.log) if jvm else (log,):
                 tail = name.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
@@ -96,13 +96,13 @@ def _kernels(folder: Path) -> KernelSpecManager:
     return KernelSpecManager(kernel_dirs=[str(place.parent)])
 
 
-def environment(folder: Path, data: Path | None = None) -> dict[str, str]:
-    """The environment of a notebook and its processes, with their files in ``folder``, and data sets in ``data``."""
+def environment(folder: Path) -> dict[str, str]:
+    """The environment of a notebook and its processes, with their files in ``folder``."""
     settings = {
         "IPYTHONDIR": str(folder / "ipython"),
         "MPLCONFIGDIR": str(ROOT / "build" / "matplotlib"),  # its list of fonts takes seconds to make
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-        "SPARKDL_DATA": str((data or data_folder()).resolve()),
+        "SPARKDL_DATA": str(data_folder().resolve()),
         "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm's, of ipywidgets
     }
     whole = driver_environment(folder / "local", **settings)

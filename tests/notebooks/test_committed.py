@@ -9,7 +9,6 @@ import nbformat
 import pytest
 
 from tests.docs.pages import anchors
-from tests.docs.preambles import shortened
 from tests.notebooks.driver_jvm import driver_jvm
 from tests.notebooks.executing import EXAMPLES, METADATA, PROGRESS, data_sets, environment, executed, kinds, notebooks
 from tests.rounds.data import real
@@ -19,8 +18,8 @@ LARGEST = 150_000  # bytes
 MAX_CELL_LINES = 25
 CELLS = range(8, 21)
 
-ONE_JVM = {"choosing_a_strategy", "ensembles", "images", "pipeline", "quickstart", "text"}
-"""Notebooks whose drivers share a JVM; others kill executors, search in threads or measure seconds."""
+ONE_JVM = {"choosing_a_strategy", "ensembles", "images", "quickstart", "text"}
+"""Notebooks whose drivers share a JVM; others start jobs, kill executors, search in threads or measure seconds."""
 # Folders of a machine, and addresses in memory.
 PLACES = re.compile(
     r"(?:(?<![\w.:/])|\bfile:/*)/(?:tmp|home|root|usr|opt|var|mnt|work|private|Users)/|\b0x[0-9a-f]{6,}"
@@ -120,11 +119,6 @@ def test_notebook_gives_the_kinds_of_its_committed_outputs(path, tmp_path, jvm):
         """Without progress: a fast fit shows none."""
         return [sorted({*kinds(cell)} - {"progress"}) for cell in notebook.cells]
 
-    for name in (names := data_sets(read(path))):
+    for name in data_sets(read(path)):
         real(name)
-    tables = [name for name in names if name.startswith("adult.")]
-    if tables:
-        shortened(tmp_path, 8000, *tables)
-    data = tmp_path / "data" if tables else None
-    ended = executed(path, tmp_path, jvm if path.stem in ONE_JVM else None, data)
-    assert outputs(ended) == outputs(read(path))
+    assert outputs(executed(path, tmp_path, jvm if path.stem in ONE_JVM else None)) == outputs(read(path))

@@ -357,7 +357,7 @@ def record(service: Any) -> bytes:
 def test_strangers_and_replays_reach_no_shard(service):
     one, server = service
     taken = record(service)
-    with one._turn:  # the server notes that the worker left, in a thread of its own
+    with one._turn:  # a thread of the server notes that the worker left
         assert one._turn.wait_for(lambda: one._trouble is not None, 20.0)
         one._trouble, pushed, refused = None, dict(one._waiting), server.refused  # as before the worker left
     with pytest.raises(PeerLost, match="the parameter shard of rank 0 is unreachable"):
