@@ -22,7 +22,7 @@ CLASSES := build/classes.jsa
 # Somebody's own Spark must not leak in: with their SPARK_HOME, its configuration or its Python path, the demo and the
 # tests would run on another Spark than the one that is pinned.
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_SUBMIT_ARGS PYTHONPATH
-# The installation compiles no modules. If imports wrote no bytecode, each process would compile PyTorch again.
+# If imports wrote no bytecode, each process would compile PyTorch again.
 unexport PYTHONDONTWRITEBYTECODE
 # Driver and executors run the Python that has sparkdl, wherever the PATH leads.
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
@@ -95,8 +95,8 @@ $(CLASSES): $(RUNTIME) tests/class_archive.py
 	$(WITH_JAVA) $(BIN)/python -m tests.class_archive
 
 # The runtime first, then all extras: two targets never install into $(VENV) at the same time. Everything is pinned, so
-# that no second torch can come in as a dependency of a dependency. Python compiles each module at its first import: to
-# compile all takes two more minutes.
+# that no second torch can come in as a dependency of a dependency. To compile all modules takes two more minutes; those
+# that each process imports are compiled here, by one process.
 $(RUNTIME): EXTRAS := spark,examples
 $(INSTALLED): EXTRAS := dev
 $(INSTALLED): $(RUNTIME)
@@ -106,6 +106,7 @@ $(RUNTIME) $(INSTALLED): setup.cfg conf/constraints.txt
 	@echo "installing the pinned versions for [$(EXTRAS)] into $(VENV), which takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --constraint conf/constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python -c 'import sparkdl.cli.plan, sparkdl.cli.train'
 	touch $@
 
 # The oldest Spark alone, before all other packages of $(VENV). Its client of Connect rejects protobuf 7.

@@ -6,6 +6,7 @@ all others run tasks in the driver's JVM. Those in tests/connect are clients of 
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections import Counter
@@ -30,6 +31,7 @@ ON_EXECUTORS, CONNECT = Path(__file__).with_name("spark"), Path(__file__).with_n
 
 def pytest_configure() -> None:
     """Before any JVM is started."""
+    gc.disable()  # until all tests are imported: collections take a quarter of the imports' time
     share_classes()
     # With SQLAlchemy, which Optuna needs, MLflow's own default would be a database in the current folder.
     os.environ.setdefault("MLFLOW_TRACKING_URI", Path(tempfile.gettempdir(), "sparkdl-mlflow").as_uri())
@@ -60,6 +62,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(600))
     items.sort(key=lambda item: (CONNECT in item.path.parents, ON_EXECUTORS in item.path.parents))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt imports from garbage collection: each full collection would search half a million objects of torch."""
+    gc.collect()  # freeze would keep existing garbage for ever
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

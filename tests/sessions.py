@@ -136,7 +136,7 @@ def command(function: Callable[..., Any], *arguments: Any, timeout: float) -> li
     return [sys.executable, "-c", script, json.dumps(arguments, default=str)]
 
 
-def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 150.0) -> Finished:
+def drive(function: Callable[..., Any], *arguments: Any, timeout: float = 280.0) -> Finished:
     """Call a top-level function in another Python, and kill its process group at the end or after ``timeout`` s."""
     process = subprocess.Popen(
         command(function, *arguments, timeout=timeout),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -80,7 +81,7 @@ class InlineCluster(TableCluster):
     ) -> list[Any]:
         if in_a_group():
             raise InvalidInput("torch.distributed is initialized in this process already; destroy its group first.")
-        with observed(listener) as shown:
+        with observed(listener) as shown, _frozen():
             result = run_worker(task, 0, "127.0.0.1", lambda line: [line], tables[0], listener=shown)
             if result.failure is not None and result.failure.kind == "KeyboardInterrupt":
                 raise KeyboardInterrupt  # Ctrl-C was meant for this process, which is also the worker
@@ -90,3 +91,16 @@ class InlineCluster(TableCluster):
     def _jobs(self, data: ShardedData, listener: Listener | None) -> Iterator[TaskRunner]:
         with observed(listener) as shown:
             yield InlineTaskRunner(data, Reporting(listener=None if listener is None else shown))
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Exempt existing objects from garbage collection meanwhile: torch alone has half a million to search."""
+    if gc.get_freeze_count():  # the process keeps its imports exempt
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -8,7 +8,6 @@ A worker returns its errors instead of raising them. So the launcher gets all wo
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import socket
 import time
@@ -115,10 +114,6 @@ def run_worker(
     recorder = Recorder(task.endpoint, rank=rank, attempt=task.attempt, fallback=task.fallback, listener=listener)
     level = None if listener is not None else task.level  # log records of the driver's own process need no sending
     with recording(recorder), forwarding(level), torch_threads(task.threads):
-        # Exempts existing objects from garbage collection, for the gang: torch alone has half a million to search. A
-        # process that keeps its imports exempt, such as Spark's Python worker, has done it already.
-        if freezes := not gc.get_freeze_count():
-            gc.freeze()
         if began is not None:
             record("span", name="imports", start=began, seconds=time.time() - began)
         try:
@@ -129,8 +124,6 @@ def run_worker(
                 # DistributedDataParallel would hold it, and could deadlock.
                 worker.world.release()
             recorder.close()
-            if freezes:
-                gc.unfreeze()
             # A Python worker outlives the gang, and glibc would keep 100 MB of freed memory.
             if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
                 trim(0)

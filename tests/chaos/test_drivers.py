@@ -20,7 +20,7 @@ from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, 
 from tests.faults import Fault
 from tests.sessions import ROOT, command
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 
 def drive(folder: str, *fault: Any) -> None:
@@ -32,7 +32,7 @@ def drive(folder: str, *fault: Any) -> None:
 @contextlib.contextmanager
 def driver(folder: Path, how: str, step: int) -> Iterator[subprocess.Popen[bytes]]:
     """A driver that is a process and has a fault at a commit; it and its workers are killed at the end."""
-    line = command(drive, folder, how, 0, step, folder / "mark", "rename", timeout=120)
+    line = command(drive, folder, how, 0, step, folder / "mark", "rename", timeout=300)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE
     with subprocess.Popen(line, cwd=ROOT, env=environment, stderr=pipe, start_new_session=True) as process:

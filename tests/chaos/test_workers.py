@@ -22,7 +22,7 @@ from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, undisturbed
 from tests.faults import PHASES, Fault
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 EPOCHS = 8
 WORKERS = 3

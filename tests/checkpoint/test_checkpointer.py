@@ -309,7 +309,7 @@ class WaitsAlone:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(300)  # three attempts of a gang, two with new processes
+@pytest.mark.timeout(600)  # three attempts of a gang, two with new processes
 def test_gang_of_another_size_resumes_at_the_end_of_an_epoch(pair, tmp_path, taken, monkeypatch):
     def training(batch, *callbacks, **options):
         """Three epochs in float64, which depend on the split into shards by nothing but the rows of a batch."""

@@ -15,7 +15,7 @@ from tests.sessions import ROOT
 from tests.training.test_digits import digits as digits
 from tests.training.test_digits import finish, submit, words
 
-pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
 STEP = 5
 HOOKS = """

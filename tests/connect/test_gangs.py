@@ -225,7 +225,7 @@ def test_client_needs_neither_py4j_nor_the_core_of_pyspark(server: Any, spark: S
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert client.returncode == 0, client.stderr
     assert client.stdout.split() == fitted(spark)

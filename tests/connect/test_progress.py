@@ -96,7 +96,7 @@ def test_failures_in_files_are_reported_once(cluster: SparkCluster) -> None:
 def test_fit_stops_the_gang_of_a_killed_client_and_resumes(server: Any, spark: SparkSession, tmp_path: Any) -> None:
     run, pipe, data = str(tmp_path / "run"), str(tmp_path / "pipe"), rows(spark)
     os.mkfifo(pipe)
-    client = subprocess.Popen(command(held, server.url, run, pipe, timeout=100), cwd=ROOT)
+    client = subprocess.Popen(command(held, server.url, run, pipe, timeout=280), cwd=ROOT)
     try:
         with open(pipe) as held_step:
             assert held_step.read() == "held"

@@ -219,7 +219,7 @@ def test_command_runs(text, checkout):
     command = ["bash", "-euo", "pipefail", "-c", f"exec 2>&1; {text}"]
     environment = driver_environment(checkout / "local", PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}")
     ended = subprocess.run(
-        command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=280, check=False
+        command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=580, check=False
     )
     assert ended.returncode == 0, ended.stdout
     for job, check in RESULTS.items():

@@ -24,7 +24,7 @@ from tests.sessions import session
 LOST = 10
 """Seconds after which master and drivers give up a silent host; Spark's own values are one and two minutes."""
 
-PATIENCE = 150.0
+PATIENCE = 300.0
 """Seconds that a call may take."""
 
 

@@ -9,7 +9,7 @@ from benchmarks.slow_links.network import shape, unshape
 from tests.hosts import drivers
 from tests.sessions import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SETTINGS = ("dynamic allocation", "encryption", "slots")
 EXECUTORS = ("executors", "versions", "gloo", "disk", "driver", "run directory")

@@ -9,7 +9,7 @@ from benchmarks.hosts import ended, until
 from tests.chaos.runs import STEPS, check_checkpoints, check_rows, logged
 from tests.hosts import drivers
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_workers_meet_between_two_addresses(cluster):

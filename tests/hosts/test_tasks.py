@@ -13,7 +13,7 @@ from tests.faults.rounds import PARTS, ROUNDS, assert_undisturbed, calls
 from tests.hosts.drivers import MEMBERS, bagged, begun, finished, run_rounds
 from tests.hosts.driving import PATIENCE
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SPECULATION = {
     "speculation": "true",

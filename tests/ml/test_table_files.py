@@ -84,7 +84,7 @@ def fit(folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_large_table_stays_in_files(tmp_path: Path) -> None:
     found = drive(fit, tmp_path).result
     expected = found["scores"]

@@ -113,7 +113,7 @@ def daemon(name, *arguments, line, environment):
 
 @pytest.mark.cluster
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_standalone_cluster(digits, tmp_path):
     """sparkdl and the model travel with --py-files; only sizes differ from the file's."""
     rest = "-Dspark.master.rest.enabled=false"  # its port is fixed

@@ -42,7 +42,7 @@ def submit(job, *arguments, local, modules=("examples/digits_net.py",)):
     )
 
 
-def finish(process, timeout=200):
+def finish(process, timeout=500):
     """The output and the exit code; ends the whole process group."""
     try:
         return process.communicate(timeout=timeout)[0], process.returncode

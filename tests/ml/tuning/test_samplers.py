@@ -111,7 +111,7 @@ def test_choices_of_any_kind():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_samplers_that_learn_find_better_values_than_random_ones():
     mean = {}
     for name in ("random", "tpe", "gp"):

@@ -28,7 +28,7 @@ from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.sessions import session
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 OTHERS = [name for name, addresses in list_interfaces().items() if name != "lo" and addresses]
 
@@ -149,7 +149,7 @@ def encrypted(folder: str) -> list[Any]:
 
 @pytest.mark.slow
 def test_cluster_that_encrypts(driver, tmp_path):
-    assert driver(encrypted, tmp_path, timeout=230).result == [[3.0, 3.0]] * 2
+    assert driver(encrypted, tmp_path, timeout=580).result == [[3.0, 3.0]] * 2
 
 
 # ---- waits -----------------------------------------------------------------------------------------------------------
