@@ -95,8 +95,8 @@ $(CLASSES): $(RUNTIME) tests/class_archive.py
 	$(WITH_JAVA) $(BIN)/python -m tests.class_archive
 
 # The runtime first, then all extras: two targets never install into $(VENV) at the same time. Everything is pinned, so
-# that no second torch can come in as a dependency of a dependency. To compile all modules takes two more minutes; those
-# that each process imports are compiled here, by one process.
+# that no second torch can come in as a dependency of a dependency. To compile all modules takes two more minutes: the
+# recipe compiles the modules that most processes import, before several processes compile them at a time.
 $(RUNTIME): EXTRAS := spark,examples
 $(INSTALLED): EXTRAS := dev
 $(INSTALLED): $(RUNTIME)

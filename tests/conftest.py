@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt imports from garbage collection: each full collection would search half a million objects of torch."""
+    """Exempt imports from garbage collection: a full collection would search half a million objects of torch."""
     gc.collect()  # freeze would keep existing garbage for ever
     gc.freeze()
     gc.enable()

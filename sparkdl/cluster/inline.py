@@ -95,8 +95,8 @@ class InlineCluster(TableCluster):
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """Exempt existing objects from garbage collection meanwhile: torch alone has half a million to search."""
-    if gc.get_freeze_count():  # the process keeps its imports exempt
+    """Exempt existing objects from garbage collection during a gang: torch alone has half a million objects."""
+    if gc.get_freeze_count():  # the process exempts its imports for ever
         yield
         return
     gc.freeze()

@@ -117,7 +117,7 @@ def serve(connection: int, lifeline: int) -> None:
     # Ctrl-C reaches the whole foreground group; the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
-    gc.freeze()  # the imports since the fork: a full collection ends each gang
+    gc.freeze()  # each gang ends with a full collection, which would search all imports since the fork
     parent: Connection[Any, Any] = Connection(connection)
 
     def all_gather(line: str) -> list[str]:

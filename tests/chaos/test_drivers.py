@@ -20,7 +20,7 @@ from tests.chaos.runs import SIZE, assert_alike, check_checkpoints, check_rows, 
 from tests.faults import Fault
 from tests.sessions import ROOT, command
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.chaos
 
 
 def drive(folder: str, *fault: Any) -> None:

@@ -29,7 +29,7 @@ from sparkdl.spark.columns import ROW_ID
 from tests.chaos.runs import Momentum
 from tests.faults import flip, tear
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.chaos
 
 ALL = [0, 1, 2, 3]
 WHOLE = ["ensemble.json", *(f"members/member-{index:05d}" for index in ALL)]

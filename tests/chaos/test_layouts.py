@@ -20,7 +20,7 @@ from tests.faults import Fault
 from tests.results import merged
 from tests.training.layouts.test_table import WithTables
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.chaos
 
 PAIRS = {"hidden": "columns", "head": "rows"}
 TENSOR, STAGES = TensorParallel(2, PAIRS), Pipelined(2, split=("head",))

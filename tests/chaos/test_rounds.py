@@ -17,7 +17,7 @@ from sparkdl.errors import InvalidInput
 from tests.faults import Fault, flip
 from tests.faults.rounds import DRIVER, PARTS, ROUNDS, assert_undisturbed, calls, checkpoints, locally, rows, run, saved
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture(scope="module")

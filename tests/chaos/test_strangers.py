@@ -24,7 +24,7 @@ from sparkdl.training.strategies.parameter_server.strategy import ParameterServe
 from tests.chaos.leavings import descendants, listening
 from tests.chaos.runs import assert_alike, check_rows, columns, fit, undisturbed
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.chaos
 
 MANY = 100
 SPEECHES = [

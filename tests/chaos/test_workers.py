@@ -22,7 +22,7 @@ from tests.chaos.leavings import nothing_left
 from tests.chaos.runs import STEPS, assert_alike, check_checkpoints, check_rows, fit, undisturbed
 from tests.faults import PHASES, Fault
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.chaos
 
 EPOCHS = 8
 WORKERS = 3
@@ -58,7 +58,6 @@ def kills(folder: Path, kind: tuple[Layout, Strategy]) -> list[Fault]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(type(one).__name__ for one in kind))
 def test_run_survives_kill_at_every_place(spool, tmp_path, monkeypatch, kind):
     (layout, strategy), marks, kinds = kind, tmp_path / "marks", len(places(kind))

@@ -66,7 +66,6 @@ def session_on(url: str) -> Any:
         ConnectSession._set_default_and_active_session(before)  # type: ignore[arg-type]
 
 
-@pytest.mark.timeout(600)
 def test_rounds_end_with_their_server_and_a_fit_resumes_in_a_new_session(
     spark: SparkSession, tmp_path: Any, caplog: Any, monkeypatch: Any
 ) -> None:

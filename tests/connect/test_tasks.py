@@ -136,12 +136,10 @@ def test_chunks_of_two_runs_of_a_task_are_not_put_together(spark, monkeypatch, t
         jobs._joined(spark.range(1).selectExpr("id shard", "id piece"), 3, f"run0 {size}")
 
 
-@pytest.mark.timeout(600)
 def test_bits_are_those_of_a_classic_session(server, spark):
     assert fits.fitted_in_tasks(spark) == server.call(fits.fitted_in_tasks)
 
 
-@pytest.mark.timeout(600)
 def test_fits_resume_in_the_other_kind_of_session(server, spark):
     directory = server.call(fits.begun)
     fits.begun(spark, Path(directory, "of the client"))

@@ -33,8 +33,6 @@ from tests.contracts.cluster_contract import ClusterContract
 from tests.contracts.strategy_contract import CASES, Case, assert_equal, numbers, single_process, together
 from tests.sessions import conf, frame
 
-pytestmark = pytest.mark.timeout(600)
-
 SOUR = work.Fails(0, ValueError("the milk is sour"))
 
 

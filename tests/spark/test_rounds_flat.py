@@ -24,7 +24,7 @@ from sparkdl.spark.cluster import SparkCluster
 from sparkdl.training.objective.objective import Objective
 from tests.sessions import frame
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ROUNDS, EVERY = 100, 25
 WIDTH = 128  # its weights, 64 kB and more, travel as a broadcast

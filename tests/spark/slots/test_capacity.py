@@ -28,8 +28,6 @@ from sparkdl.telemetry.event import Event
 from tests.contracts import work
 from tests.sessions import session
 
-pytestmark = pytest.mark.timeout(600)
-
 OTHERS = [name for name, addresses in list_interfaces().items() if name != "lo" and addresses]
 
 
